@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one file that knows which CAF is underneath: 0.17.6 (Debian) or 1.x. Everything else goes through these names.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <utility>
+
+#include <caf/all.hpp>
+#include <caf/io/all.hpp>
+#include <caf/io/basp_broker.hpp>
+
+// 1.x only. CAF_VERSION cannot be compared: in 1.x it is a literal with a leading zero.
+#ifdef CAF_VERSION_MAJOR
+#define TROUPE_CAF_LEGACY 0
+#include <caf/init_global_meta_objects.hpp>
+#else
+#define TROUPE_CAF_LEGACY 1
+#endif
+
+namespace troupe::compat {
+
+/// One signature of a typed actor: `on<A, B>::no_reply` takes (A, B) and answers nothing.
+template <class... In>
+struct on {
+#if TROUPE_CAF_LEGACY
+  using no_reply = caf::reacts_to<In...>;
+#else
+  using no_reply = caf::result<void>(In...);
+#endif
+};
+
+template <class T>
+struct FieldRef {
+  const char* name;
+  T& value;
+};
+template <class T>
+FieldRef<T> field(const char* name, T& value) {
+  return {name, value};
+}
+
+/// The body of an inspect() function.
+template <class Inspector, class T, class... Fields>
+auto describe(Inspector& f, [[maybe_unused]] T& object, const char* type, FieldRef<Fields>... fields) {
+#if TROUPE_CAF_LEGACY
+  return f(caf::meta::type_name(type), fields.value...);
+#else
+  return f.object(object).pretty_name(type).fields(f.field(fields.name, fields.value)...);
+#endif
+}
+
+template <class Self>
+auto& state_of(Self* self) {
+#if TROUPE_CAF_LEGACY
+  return self->state;
+#else
+  return self->state();
+#endif
+}
+
+/// Sends from an actor.
+template <class Self, class Handle, class... Ts>
+void tell(Self* self, const Handle& to, Ts&&... values) {
+#if TROUPE_CAF_LEGACY
+  self->send(to, std::forward<Ts>(values)...);
+#else
+  self->mail(std::forward<Ts>(values)...).send(to);
+#endif
+}
+
+/// Sends from outside any actor.
+template <class Handle, class... Ts>
+void post(const Handle& to, Ts&&... values) {
+#if TROUPE_CAF_LEGACY
+  caf::anon_send(to, std::forward<Ts>(values)...);
+#else
+  caf::anon_mail(std::forward<Ts>(values)...).send(to);
+#endif
+}
+
+/// Sends to the actor itself after a while.
+template <class Self, class... Ts>
+void remind(Self* self, std::chrono::nanoseconds delay, Ts&&... values) {
+#if TROUPE_CAF_LEGACY
+  self->delayed_send(self, delay, std::forward<Ts>(values)...);
+#else
+  self->mail(std::forward<Ts>(values)...).delay(delay).send(self);
+#endif
+}
+
+// 1.x keeps these and marks them deprecated.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+/// Learns of the end of `handle` through the down handler.
+template <class Self, class Handle>
+void watch(Self* self, const Handle& handle) {
+  self->monitor(handle);
+}
+template <class Self, class Function>
+void on_down(Self* self, Function function) {
+  self->set_down_handler(std::move(function));
+}
+template <class Self, class Function>
+void on_exit(Self* self, Function function) {
+  self->set_exit_handler(std::move(function));
+}
+#pragma GCC diagnostic pop
+
+/// An exception in a handler ends the actor; CAF 0.17 would drop its text.
+template <class Self, class Function>
+void on_exception(Self* self, Function tell_text) {
+  self->set_exception_handler([tell_text](const std::exception_ptr& thrown) -> caf::error {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const std::exception& e) {
+      tell_text(e.what());
+    } catch (...) {
+      tell_text("unknown exception");
+    }
+    return caf::make_error(caf::sec::runtime_error);
+  });
+}
+
+inline std::string render(const caf::actor_system& system, const caf::error& error) {
+#if TROUPE_CAF_LEGACY
+  return system.render(error);
+#else
+  static_cast<void>(system);
+  return to_string(error);
+#endif
+}
+
+template <class Block>
+void add_types(caf::actor_system_config& config) {
+#if TROUPE_CAF_LEGACY
+  config.add_message_types<Block>();
+#else
+  // Process wide, and only once; before the first actor system.
+  static const bool done = [] {
+    caf::core::init_global_meta_objects();
+    caf::io::middleman::init_global_meta_objects();
+    caf::init_global_meta_objects<Block>();
+    return true;
+  }();
+  static_cast<void>(done);
+  static_cast<void>(config);
+#endif
+}
+
+/// Two threads that sleep when idle: 0.44 x the round trip of the default policy, no wake-ups.
+inline void set_scheduler(caf::actor_system_config& config) {
+#if TROUPE_CAF_LEGACY
+  config.set("scheduler.policy", caf::atom("sharing"));
+  config.set("scheduler.max-threads", std::size_t{2});
+#else
+  config.set("caf.scheduler.policy", "sharing");
+  config.set("caf.scheduler.max-threads", std::size_t{2});
+#endif
+}
+
+inline caf::actor basp_broker(caf::actor_system& system) {
+#if TROUPE_CAF_LEGACY
+  return system.middleman().named_broker<caf::io::basp_broker>(caf::atom("BASP"));
+#else
+  return system.middleman().named_broker<caf::io::basp_broker>("BASP");
+#endif
+}
+
+/// Speaks BASP over a connected stream socket, and hands `who` to the peer. No port is ever listened on.
+inline void serve_descriptor(caf::actor_system& system, int descriptor, caf::strong_actor_ptr who) {
+  post(basp_broker(system), caf::publish_atom_v, system.middleman().backend().new_scribe(descriptor), std::uint16_t{0},
+       std::move(who), std::set<std::string>{});
+}
+
+/// The other end: the actor that the peer serves, or null and the reason.
+inline std::pair<caf::strong_actor_ptr, std::string> connect_descriptor(caf::actor_system& system, int descriptor,
+                                                                        std::chrono::seconds deadline) {
+  caf::scoped_actor self{system};
+  std::pair<caf::strong_actor_ptr, std::string> result;
+  auto scribe = system.middleman().backend().new_scribe(descriptor);
+  const auto connected = [&](caf::node_id&, caf::strong_actor_ptr& who, std::set<std::string>&) {
+    result.first = std::move(who);
+  };
+  const auto failed = [&](caf::error& error) { result.second = render(system, error); };
+#if TROUPE_CAF_LEGACY
+  self->request(basp_broker(system), deadline, caf::connect_atom_v, std::move(scribe), std::uint16_t{0})
+      .receive(connected, failed);
+#else
+  self->mail(caf::connect_atom_v, std::move(scribe), std::uint16_t{0})
+      .request(basp_broker(system), deadline)
+      .receive(connected, failed);
+#endif
+  return result;
+}
+
+/// Whether a config was prepared with add_types().
+inline bool knows_type(caf::actor_system& system, const char* type_name) {
+#if TROUPE_CAF_LEGACY
+  return system.types().make_value(type_name) != nullptr;
+#else
+  static_cast<void>(system);
+  return caf::query_type_id(type_name) != caf::invalid_type_id;
+#endif
+}
+
+}  // namespace troupe::compat

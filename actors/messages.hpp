@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// What travels between the driver and its workers. Append only: fields and types are never reordered. Every message is
+// bound to one worker process by its token, and those of a run to one attempt by its generation; stale ones are dropped.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <troupe/fn.hpp>
+
+#include "actors/caf_compat.hpp"
+
+namespace troupe {
+namespace wire {
+
+using detail::FunctionId;
+
+/// Refused unless equal on both sides.
+inline constexpr const char* protocol_version = "troupe/1";
+/// No message is larger; larger values travel in parts before it.
+inline constexpr std::size_t max_message_bytes = std::size_t{256} << 10;
+
+/// Bytes that may be too large for one message: `bytes` holds them, or parts with this id came before.
+struct Blob {
+  std::uint64_t id = 0;
+  std::uint64_t size = 0;
+  std::string bytes;
+};
+
+/// One piece of a Blob.
+struct BlobPart {
+  std::uint64_t token = 0;
+  std::uint64_t id = 0;
+  std::string bytes;
+};
+
+/// Worker to group, first of all.
+struct Registration {
+  std::uint64_t token = 0;
+  std::string version;
+  std::string build;
+  std::int32_t pid = 0;
+};
+
+/// Group to worker: who you are and what to prepare.
+struct Setup {
+  std::int32_t world_rank = 0;
+  std::int32_t local_rank = 0;
+  std::int32_t node_rank = 0;
+  std::int32_t world_size = 1;
+  std::int32_t local_world_size = 1;
+  std::int32_t threads = 1;
+  std::vector<std::string> environment;  ///< NAME=value to set, NAME to unset
+  std::string working_directory;
+  std::string backend;
+  std::string backend_options;
+  FunctionId hook;    ///< no build id: none
+  FunctionId object;  ///< likewise
+  Blob object_arguments;
+};
+
+struct SetupDone {
+  std::uint64_t token = 0;
+  std::uint8_t failed = 0;
+  std::uint8_t code = 0;
+  std::string error;
+};
+
+/// Group to worker: run the function.
+struct RunRequest {
+  std::uint64_t generation = 0;
+  FunctionId function;
+  Blob config;
+  std::uint8_t detailed_metrics = 0;
+  std::uint32_t window_reports = 0;
+  std::uint64_t window_bytes = 0;
+};
+
+/// Worker to group: reports one after the other.
+struct Reports {
+  std::uint64_t token = 0;
+  std::uint64_t generation = 0;
+  std::vector<std::uint32_t> sizes;
+  Blob bytes;
+};
+
+/// Group to worker: so much was consumed.
+struct Credit {
+  std::uint64_t generation = 0;
+  std::uint32_t reports = 0;
+  std::uint64_t bytes = 0;
+};
+
+/// Group to worker: stop the run.
+struct Halt {
+  std::uint64_t generation = 0;
+};
+
+/// Worker to group: the function ended. `end` is an engine::RankEnd; `payload` its result, or the exception's text.
+struct RankDone {
+  std::uint64_t token = 0;
+  std::uint64_t generation = 0;
+  std::uint8_t end = 0;
+  std::uint8_t code = 0;
+  Blob payload;
+};
+
+struct Call {
+  std::uint64_t id = 0;
+  FunctionId function;
+  Blob arguments;
+};
+
+/// Group to worker: calls in order.
+struct Calls {
+  std::vector<Call> calls;
+};
+
+/// `payload` is the result, or the exception's text.
+struct Reply {
+  std::uint64_t id = 0;
+  std::uint8_t failed = 0;
+  std::uint8_t code = 0;
+  Blob payload;
+};
+
+/// Worker to group.
+struct Replies {
+  std::uint64_t token = 0;
+  std::vector<Reply> replies;
+};
+
+template <class Inspector>
+auto inspect(Inspector& f, Blob& x) {
+  return compat::describe(f, x, "troupe::wire::Blob", compat::field("id", x.id), compat::field("size", x.size),
+                          compat::field("bytes", x.bytes));
+}
+template <class Inspector>
+auto inspect(Inspector& f, BlobPart& x) {
+  return compat::describe(f, x, "troupe::wire::BlobPart", compat::field("token", x.token), compat::field("id", x.id),
+                          compat::field("bytes", x.bytes));
+}
+template <class Inspector>
+auto inspect(Inspector& f, Registration& x) {
+  return compat::describe(f, x, "troupe::wire::Registration", compat::field("token", x.token),
+                          compat::field("version", x.version), compat::field("build", x.build),
+                          compat::field("pid", x.pid));
+}
+template <class Inspector>
+auto inspect(Inspector& f, Setup& x) {
+  return compat::describe(
+      f, x, "troupe::wire::Setup", compat::field("world_rank", x.world_rank), compat::field("local_rank", x.local_rank),
+      compat::field("node_rank", x.node_rank), compat::field("world_size", x.world_size),
+      compat::field("local_world_size", x.local_world_size), compat::field("threads", x.threads),
+      compat::field("environment", x.environment), compat::field("working_directory", x.working_directory),
+      compat::field("backend", x.backend), compat::field("backend_options", x.backend_options),
+      compat::field("hook", x.hook), compat::field("object", x.object),
+      compat::field("object_arguments", x.object_arguments));
+}
+template <class Inspector>
+auto inspect(Inspector& f, SetupDone& x) {
+  return compat::describe(f, x, "troupe::wire::SetupDone", compat::field("token", x.token),
+                          compat::field("failed", x.failed), compat::field("code", x.code),
+                          compat::field("error", x.error));
+}
+template <class Inspector>
+auto inspect(Inspector& f, RunRequest& x) {
+  return compat::describe(f, x, "troupe::wire::RunRequest", compat::field("generation", x.generation),
+                          compat::field("function", x.function), compat::field("config", x.config),
+                          compat::field("detailed_metrics", x.detailed_metrics),
+                          compat::field("window_reports", x.window_reports),
+                          compat::field("window_bytes", x.window_bytes));
+}
+template <class Inspector>
+auto inspect(Inspector& f, Reports& x) {
+  return compat::describe(f, x, "troupe::wire::Reports", compat::field("token", x.token),
+                          compat::field("generation", x.generation), compat::field("sizes", x.sizes),
+                          compat::field("bytes", x.bytes));
+}
+template <class Inspector>
+auto inspect(Inspector& f, Credit& x) {
+  return compat::describe(f, x, "troupe::wire::Credit", compat::field("generation", x.generation),
+                          compat::field("reports", x.reports), compat::field("bytes", x.bytes));
+}
+template <class Inspector>
+auto inspect(Inspector& f, Halt& x) {
+  return compat::describe(f, x, "troupe::wire::Halt", compat::field("generation", x.generation));
+}
+template <class Inspector>
+auto inspect(Inspector& f, RankDone& x) {
+  return compat::describe(f, x, "troupe::wire::RankDone", compat::field("token", x.token),
+                          compat::field("generation", x.generation), compat::field("end", x.end),
+                          compat::field("code", x.code), compat::field("payload", x.payload));
+}
+template <class Inspector>
+auto inspect(Inspector& f, Call& x) {
+  return compat::describe(f, x, "troupe::wire::Call", compat::field("id", x.id), compat::field("function", x.function),
+                          compat::field("arguments", x.arguments));
+}
+template <class Inspector>
+auto inspect(Inspector& f, Calls& x) {
+  return compat::describe(f, x, "troupe::wire::Calls", compat::field("calls", x.calls));
+}
+template <class Inspector>
+auto inspect(Inspector& f, Reply& x) {
+  return compat::describe(f, x, "troupe::wire::Reply", compat::field("id", x.id), compat::field("failed", x.failed),
+                          compat::field("code", x.code), compat::field("payload", x.payload));
+}
+template <class Inspector>
+auto inspect(Inspector& f, Replies& x) {
+  return compat::describe(f, x, "troupe::wire::Replies", compat::field("token", x.token),
+                          compat::field("replies", x.replies));
+}
+
+}  // namespace wire
+
+namespace detail {
+template <class Inspector>
+auto inspect(Inspector& f, FunctionId& x) {
+  return compat::describe(f, x, "troupe::detail::FunctionId", compat::field("build", x.build),
+                          compat::field("offset", x.offset));
+}
+}  // namespace detail
+}  // namespace troupe

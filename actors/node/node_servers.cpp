@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Node and its fork server: had at need, fed with requests, replaced after its death.
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <csignal>
+#include <troupe/error.hpp>
+
+#include "actors/node/node_impl.hpp"
+#include "actors/node/process_state.hpp"
+#include "actors/node/signal_names.hpp"
+
+namespace troupe::node {
+
+namespace {
+
+const char* lost_before_fork_text(bool said_hello) {
+  return said_hello ? "could not be forked: the fork server died"
+                    : "could not be forked: the fork server ended before it could serve. It is this program, run anew "
+                      "up to troupe::init(): call troupe::init(argc, argv) in the first line of main(), and do not end "
+                      "the program before it";
+}
+
+}  // namespace
+
+// The server must be a child of the Node's thread, which lives as long as it may; others wait for that thread.
+void Node::Impl::ensure_server(Lock& lock) {
+  if (server_) {
+    return;
+  }
+  server_error_.clear();
+  server_wanted_ = true;
+  if (on_node_thread()) {
+    start_server();
+  } else {
+    wake();
+    changed_.wait(lock, [&] { return server_ || !server_error_.empty() || exiting_; });
+  }
+  if (!server_) {
+    throw Error(ErrorCode::start_failed, exiting_ ? "no worker can be started while the program exits" : server_error_);
+  }
+}
+
+void Node::Impl::start_server() {
+  server_wanted_ = false;
+  if (!server_) {
+    try {
+      adopt_server(exec_fork_server(process_state().program_name, process_state().environment));
+    } catch (const Error& error) {
+      server_error_ = error.what();
+    }
+  }
+  changed_.notify_all();
+}
+
+void Node::Impl::adopt_server(ForkServer server) {
+  if (!watch(server.socket.get(), Watched::server, 0, EPOLLIN)) {
+    end_fork_server(std::move(server), std::chrono::milliseconds(0));
+    throw Error(ErrorCode::start_failed, "cannot watch the fork server: the system's limit of epoll watches is reached "
+                                         "(/proc/sys/fs/epoll/max_user_watches)");
+  }
+  server_ = std::move(server);
+  server_said_hello_ = false;
+  watching_server_room_ = false;
+}
+
+// The workers die by PDEATHSIG; the signal is sent here as well, since it is certain. Their ends are told when their
+// pidfds say so.
+void Node::Impl::server_lost() {
+  unwatch(server_.socket.get());
+  end_fork_server(std::exchange(server_, {}), std::chrono::milliseconds(0));
+  forks_.clear();
+  std::vector<Token> over;
+  for (auto& [token, record] : workers_) {
+    if (record.pid < 0 || !record.pidfd) {
+      over.push_back(token);
+      continue;
+    }
+    signal_pidfd(record.pidfd.get(), SIGKILL);
+    if (!watch(record.pidfd.get(), Watched::pidfd, token, EPOLLIN | EPOLLONESHOT)) {  // it stays readable for ever
+      over.push_back(token);
+    }
+  }
+  using Kind = ProcessEvent::Kind;
+  for (const auto token : over) {
+    const auto worker = workers_.find(token);
+    const auto pid = worker->second.pid;
+    worker_ended(worker, pid < 0 ? ProcessEvent{Kind::failed, -1, 0, lost_before_fork_text(server_said_hello_)}
+                                 : ProcessEvent{Kind::signaled, pid, SIGKILL, "killed with the fork server"});
+  }
+}
+
+void Node::Impl::flush_forks() {
+  while (!forks_.empty()) {
+    const auto& next = forks_.front();
+    std::vector<int> fds;
+    for (const auto& fd : next.fds) {
+      fds.push_back(fd.get());
+    }
+    if (!send_message(server_.socket.get(), ForkRequest{next.token}, fds, MSG_DONTWAIT)) {
+      break;
+    }
+    forks_.pop_front();
+  }
+  // Whatever the reason: when it is that the server died, the end of its socket is told as well, and nothing hangs.
+  watch_server_room(!forks_.empty());
+}
+
+void Node::Impl::watch_server_room(bool wanted) {
+  if (wanted == watching_server_room_) {
+    return;
+  }
+  watching_server_room_ = wanted;
+  epoll_event event{};
+  event.events = EPOLLIN | (wanted ? static_cast<std::uint32_t>(EPOLLOUT) : 0U);
+  event.data.u64 = static_cast<std::uint64_t>(Watched::server);
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, server_.socket.get(), &event);
+}
+
+}  // namespace troupe::node

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "actors/run.hpp"
+
+#include <iterator>
+#include <utility>
+
+namespace troupe::detail {
+namespace {
+
+/// Credit flows back in lumps of this many rounds while the consumer is busy.
+constexpr std::uint32_t credit_lump = 128;
+
+}  // namespace
+
+void Run::attach(std::shared_ptr<RunControl> control) {
+  std::lock_guard lock(mutex_);
+  control_ = std::move(control);
+}
+
+std::shared_ptr<RunControl> Run::control() const {
+  std::lock_guard lock(mutex_);
+  return control_;
+}
+
+void Run::add_rounds(std::vector<Round> rounds) {
+  {
+    std::lock_guard lock(mutex_);
+    rounds_.insert(rounds_.end(), std::make_move_iterator(rounds.begin()), std::make_move_iterator(rounds.end()));
+  }
+  changed_.notify_all();
+}
+
+void Run::finish(RunResult result) {
+  std::shared_ptr<RunControl> dropped;
+  {
+    std::lock_guard lock(mutex_);
+    if (result_) return;
+    result_ = std::move(result);
+    dropped = std::move(control_);
+  }
+  changed_.notify_all();
+}
+
+bool Run::next_round(std::vector<Json>& results, ResultInfo& info) {
+  if (taken_.empty()) {
+    give_credit();
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return result_ || !rounds_.empty(); });
+    if (rounds_.empty()) return false;
+    taken_.swap(rounds_);
+  }
+  const Round round = std::move(taken_.front());
+  taken_.pop_front();
+  if (round.generation != credit_generation_) give_credit();
+  credit_generation_ = round.generation;
+  credit_rounds_ += 1;
+  if (credit_rounds_ >= credit_lump) give_credit();
+
+  results.resize(round.reports.size());
+  for (std::size_t rank = 0; rank < results.size(); ++rank) results[rank] = unpack(round.reports[rank]);
+  info.attempt = round.attempt;
+  info.round = round.number;
+  info.world_size = static_cast<int>(results.size());
+  return true;
+}
+
+void Run::give_credit() {
+  const auto rounds = std::exchange(credit_rounds_, 0);
+  if (rounds == 0) return;
+  if (auto to = control()) to->consumed(credit_generation_, rounds);
+}
+
+void Run::stop(engine::StopReason reason, std::optional<engine::Failure> failure) {
+  if (auto to = control()) to->stop(reason, std::move(failure));
+}
+
+bool Run::finished() const {
+  std::lock_guard lock(mutex_);
+  return result_.has_value();
+}
+
+bool Run::exhausted() const {
+  std::lock_guard lock(mutex_);
+  return result_ && rounds_.empty() && taken_.empty();
+}
+
+const RunResult& Run::conclude() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return result_.has_value(); });
+  while_active.reset();
+  if (!std::exchange(concluded_, true)) {
+    lock.unlock();
+    spec.on_end(*result_);
+  }
+  return *result_;
+}
+
+bool Run::wait_for(std::chrono::milliseconds patience) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, patience, [this] { return result_.has_value(); });
+}
+
+}  // namespace troupe::detail

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// One run as the driver's threads share it: who carries it out puts rounds in and finishes it; one consumer (the callback
+// thread or an iterator) takes rounds out.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <troupe/callback.hpp>
+#include <troupe/fn.hpp>
+
+#include "runtime/engine/run_machine.hpp"
+
+namespace troupe::detail {
+
+/// One report of every rank, in MessagePack.
+struct Round {
+  std::uint64_t generation = 0;
+  int attempt = 1;
+  std::int64_t number = 0;
+  std::vector<std::string> reports;
+};
+
+/// The way back from a run to whoever carries it out. Called from any thread, never after the run has finished.
+class RunControl {
+public:
+  virtual ~RunControl() = default;
+  /// Rounds of that generation were consumed: their credit flows back to the workers.
+  virtual void consumed(std::uint64_t generation, std::uint32_t rounds) = 0;
+  virtual void stop(engine::StopReason reason, std::optional<engine::Failure> failure) = 0;
+};
+
+/// What a run ends with.
+struct RunResult {
+  engine::RunOutcome outcome;
+  std::vector<Json> results;  ///< in rank order; null for ranks that did not return
+};
+
+struct RunSpec {
+  FunctionId function;
+  std::string function_name;
+  std::string config;  ///< MessagePack
+  bool detailed_metrics = false;
+  std::filesystem::path directory;
+  /// An iterator that is dropped waits this long for the end.
+  std::chrono::milliseconds patience = std::chrono::seconds(30);
+  /// Called once, by the consumer, after the end.
+  std::function<void(const RunResult&)> on_end = [](const RunResult&) {};
+};
+
+class Run {
+public:
+  explicit Run(RunSpec run_spec) : spec(std::move(run_spec)) {}
+
+  const RunSpec spec;
+
+  // ---- for who carries it out
+  void attach(std::shared_ptr<RunControl> control);
+  void add_rounds(std::vector<Round> rounds);
+  /// Once. Drops the control, so that no actor handle outlives its system here.
+  void finish(RunResult result);
+
+  // ---- for the consumer
+  /// Waits for the next round; false when the run has finished and all rounds were taken.
+  bool next_round(std::vector<Json>& results, ResultInfo& info);
+  /// Asks for the end; nothing happens when it has finished.
+  void stop(engine::StopReason reason, std::optional<engine::Failure> failure = std::nullopt);
+  bool finished() const;
+  /// True when the run has finished and next_round() would give false.
+  bool exhausted() const;
+  /// Waits for the end, and tells on_end the first time. Rounds that were not taken are dropped.
+  const RunResult& conclude();
+  /// Waits for the end, but not for ever.
+  bool wait_for(std::chrono::milliseconds patience);
+  /// The signal that interrupted the run, for the exit code.
+  std::atomic<int> signal{0};
+  /// Whatever must live as long as the run is active.
+  std::shared_ptr<void> while_active;
+
+private:
+  void give_credit();
+  std::shared_ptr<RunControl> control() const;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::shared_ptr<RunControl> control_;
+  std::deque<Round> rounds_;
+  std::optional<RunResult> result_;
+  bool concluded_ = false;
+
+  // The consumer's own.
+  std::deque<Round> taken_;
+  std::uint64_t credit_generation_ = 0;
+  std::uint32_t credit_rounds_ = 0;
+};
+
+}  // namespace troupe::detail

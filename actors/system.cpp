@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "actors/system.hpp"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <mutex>
+
+#include <troupe/error.hpp>
+
+#include "actors/protocols.hpp"
+#include "runtime/base/log.hpp"
+
+namespace troupe {
+namespace {
+
+/// Never parsed: CAF would read a stray caf-application.ini of the working directory.
+struct PrivateConfig : caf::actor_system_config {
+  PrivateConfig() {
+    add_to_config(*this);
+    compat::set_scheduler(*this);
+  }
+};
+
+/// Config and system together, destroyed in the right order.
+struct PrivateSystem {
+  PrivateConfig config;
+  caf::actor_system system{config};
+};
+
+}  // namespace
+
+void add_to_config(caf::actor_system_config& config) {
+  compat::add_types<caf::id_block::troupe>(config);
+  config.load<caf::io::middleman>();
+}
+
+void require_configured(caf::actor_system& system) {
+  const char* missing = nullptr;
+  if (!system.has_middleman())
+    missing = "it has no middleman";
+  else if (!compat::knows_type(system, "troupe::wire::Registration"))
+    missing = "it does not know troupe's message types";
+  if (missing)
+    throw Error(ErrorCode::invalid_option,
+                std::string("the actor system cannot be used: ") + missing +
+                    ". Call troupe::configure(config) before you make the system from its config");
+}
+
+std::shared_ptr<caf::actor_system> shared_system() {
+  static std::mutex mutex;
+  static std::weak_ptr<PrivateSystem> current;
+  std::lock_guard lock(mutex);
+  auto system = current.lock();
+  if (!system) {
+    system = std::make_shared<PrivateSystem>();
+    current = system;
+  }
+  return {system, &system->system};
+}
+
+void worker_process_main(const node::WorkerStart& start) {
+  PrivateSystem local;
+  auto [group, reason] = compat::connect_descriptor(local.system, start.stream, std::chrono::seconds(30));
+  if (!group) {
+    log_error("this worker cannot reach its driver: {}", reason);
+    std::fflush(nullptr);
+    ::_exit(71);
+  }
+  auto worker = spawn_worker(local.system, caf::actor_cast<WorkerGroupActor>(group), start.token, true);
+  group = nullptr;
+  caf::scoped_actor self{local.system};
+  self->wait_for(worker);
+  // Not through the destructors: the driver waits for this process, and the kernel tidies up faster.
+  std::fflush(nullptr);
+  ::_exit(0);
+}
+
+}  // namespace troupe

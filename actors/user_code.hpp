@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// A rank's user code: backend, hook, object, train function, calls. Everything here runs on the rank's user thread; what
+// comes out waits in an Outbox for the Worker actor. No CAF.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <troupe/backend.hpp>
+#include <troupe/error.hpp>
+#include <troupe/fn.hpp>
+#include <troupe/call.hpp>
+
+#include "runtime/engine/group_machine.hpp"
+#include "runtime/session/session.hpp"
+
+namespace troupe {
+
+/// What became of a piece of user code: bytes of its value, or its exception.
+struct UserOutcome {
+  bool failed = false;
+  bool stopped = false;  ///< unwound by Stopped
+  ErrorCode code = ErrorCode::user_code;
+  std::string payload;
+};
+
+/// Runs `body`, which gives bytes, and catches everything. A value above the payload limit is a failure.
+UserOutcome run_user_code(const std::function<std::string()>& body);
+
+/// What user code has produced and the Worker actor has not sent yet.
+class Outbox {
+public:
+  struct Reply {
+    std::uint64_t id = 0;
+    UserOutcome outcome;
+  };
+  struct End {
+    std::uint64_t generation = 0;
+    UserOutcome outcome;
+  };
+  struct Contents {
+    std::optional<UserOutcome> setup;
+    std::vector<Reply> replies;
+    std::optional<End> end;
+    bool left = false;
+  };
+
+  /// `wake` is called when the box stops being empty.
+  explicit Outbox(std::function<void()> wake) : wake_(std::move(wake)) {}
+  /// Changes the contents under the lock.
+  void put(const std::function<void(Contents&)>& change);
+  Contents take();
+
+private:
+  const std::function<void()> wake_;
+  std::mutex mutex_;
+  Contents contents_;
+  bool empty_ = true;
+};
+
+/// What set_up() prepares.
+struct UserSetup {
+  detail::RankInfo ranks;
+  int threads = 1;
+  bool own_process = true;
+  std::vector<std::string> environment;  ///< NAME=value to set, NAME to unset; own process only
+  std::string working_directory;         ///< own process only
+  std::string backend;
+  std::string backend_options;
+  detail::FunctionId hook;
+  detail::FunctionId object;
+  std::string object_arguments;
+};
+
+class UserCode {
+public:
+  ~UserCode();
+  void set_up(const UserSetup& setup);
+  std::string run(const std::shared_ptr<detail::Session>& session, const detail::FunctionId& function,
+                  std::string_view config);
+  std::string call(const detail::FunctionId& function, std::string_view arguments);
+  void tear_down() noexcept;
+
+private:
+  void bind(std::shared_ptr<detail::Session> session);
+  void drop_object();
+
+  bool own_process_ = false;
+  std::shared_ptr<detail::Session> idle_session_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<detail::ObjectBox> object_;
+};
+
+}  // namespace troupe

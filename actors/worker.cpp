@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Worker actor: hands work to the rank's user thread and carries away what comes out of it.
+#include <unistd.h>
+
+#include <deque>
+#include <utility>
+
+#include "actors/blob.hpp"
+#include "actors/protocols.hpp"
+#include "actors/user_code.hpp"
+#include "actors/user_thread.hpp"
+#include "runtime/base/log.hpp"
+
+namespace troupe {
+namespace {
+
+/// Lets other threads wake the actor until it closes: a thread rank that never ends may outlive the actor system.
+class WakeGate {
+public:
+  void open(WorkerActor worker) {
+    std::lock_guard lock(mutex_);
+    worker_ = std::move(worker);
+  }
+  void close() {
+    std::lock_guard lock(mutex_);
+    worker_ = nullptr;
+  }
+  void wake() {
+    std::lock_guard lock(mutex_);
+    if (worker_) compat::post(worker_, atom::wake_v);
+  }
+
+private:
+  std::mutex mutex_;
+  WorkerActor worker_;
+};
+
+class WorkerState {
+public:
+  static inline const char* const name = "troupe.worker";
+  WorkerState() = default;
+  ~WorkerState() {
+    if (session_) session_->stop();
+    if (gate_) gate_->close();
+  }
+
+  WorkerActor::behavior_type run(WorkerActor::pointer self, WorkerGroupActor group, std::uint64_t token,
+                                 bool own_process) {
+    self_ = self;
+    group_ = std::move(group);
+    token_ = token;
+    own_process_ = own_process;
+    gate_->open(WorkerActor(self));
+    outbox_ = std::make_shared<Outbox>([gate = gate_] { gate->wake(); });
+    code_ = std::make_shared<UserCode>();
+    compat::watch(self, group_);
+    compat::on_down(self, [this](const caf::down_msg&) { group_lost(); });
+    compat::on_exception(self, [own_process](const char* text) {
+      log_error("worker failed: {}", text);
+      if (own_process) ::_exit(70);
+    });
+    compat::tell(self, group_,
+                 wire::Registration{token, wire::protocol_version, detail::build_id(), static_cast<int>(::getpid())},
+                 caf::actor_cast<caf::strong_actor_ptr>(self));
+    return {
+        [this](const wire::BlobPart& part) { inbox_.add(part); },
+        [this](const wire::Setup& setup) { set_up(setup); },
+        [this](const wire::RunRequest& request) { begin_run(request); },
+        [this](const wire::Credit& credit) {
+          if (channel_ && credit.generation == generation_) channel_->release(credit.reports, credit.bytes);
+        },
+        [this](const wire::Halt& halt) {
+          if (session_ && halt.generation == generation_) session_->stop();
+        },
+        [this](const wire::Calls& calls) { begin_calls(calls); },
+        [this](atom::leave) { leave(); },
+        [this](atom::wake) { send_what_is_there(); },
+    };
+  }
+
+private:
+  /// No driver, no training: whatever this rank does can have no effect any more.
+  void group_lost() {
+    if (own_process_) ::_exit(70);
+    if (session_) session_->stop();
+    gate_->close();
+    self_->quit();
+  }
+
+  void set_up(const wire::Setup& message) {
+    UserSetup setup{{message.world_rank, message.local_rank, message.node_rank, message.world_size,
+                     message.local_world_size},
+                    message.threads,
+                    own_process_,
+                    message.environment,
+                    message.working_directory,
+                    message.backend,
+                    message.backend_options,
+                    message.hook,
+                    message.object,
+                    inbox_.take(message.object_arguments)};
+    ranks_ = setup.ranks;
+    thread_.post([setup = std::move(setup), code = code_, outbox = outbox_] {
+      auto outcome = run_user_code([&] { return code->set_up(setup), std::string(); });
+      outbox->put([&](Outbox::Contents& contents) { contents.setup = std::move(outcome); });
+    });
+  }
+
+  void begin_run(const wire::RunRequest& request) {
+    generation_ = request.generation;
+    channel_ = std::make_shared<detail::ReportChannel>(
+        detail::ReportWindow{request.window_reports, request.window_bytes}, [gate = gate_] { gate->wake(); });
+    session_ = std::make_shared<detail::Session>(ranks_, channel_, request.detailed_metrics != 0);
+    thread_.post([function = request.function, config = inbox_.take(request.config), generation = request.generation,
+                  session = session_, code = code_, outbox = outbox_] {
+      auto outcome = run_user_code([&] { return code->run(session, function, config); });
+      outbox->put([&](Outbox::Contents& contents) { contents.end = Outbox::End{generation, std::move(outcome)}; });
+    });
+  }
+
+  void begin_calls(const wire::Calls& calls) {
+    for (const auto& call : calls.calls)
+      thread_.post([id = call.id, function = call.function, arguments = inbox_.take(call.arguments), code = code_,
+                    outbox = outbox_] {
+        auto outcome = run_user_code([&] { return code->call(function, arguments); });
+        outbox->put([&](Outbox::Contents& contents) { contents.replies.push_back({id, std::move(outcome)}); });
+      });
+  }
+
+  void leave() {
+    if (session_) session_->stop();
+    thread_.post([code = code_, outbox = outbox_] {
+      code->tear_down();
+      outbox->put([](Outbox::Contents& contents) { contents.left = true; });
+    });
+  }
+
+  void send_what_is_there() {
+    // The box before the channel: when it tells the end of a run, all its reports are in the channel.
+    auto contents = outbox_->take();
+    if (channel_) send_reports(channel_->take());
+    if (contents.setup)
+      compat::tell(self_, group_,
+                   wire::SetupDone{token_, contents.setup->failed || contents.setup->stopped,
+                                   static_cast<std::uint8_t>(contents.setup->code), contents.setup->payload});
+    send_replies(std::move(contents.replies));
+    if (contents.end) send_end(std::move(*contents.end));
+    if (contents.left) {
+      gate_->close();
+      self_->quit();
+    }
+  }
+
+  void send_reports(detail::ReportBurst burst) {
+    std::size_t begin = 0;
+    std::size_t at = 0;
+    wire::Reports message{token_, generation_, {}, {}};
+    const auto flush = [&] {
+      if (message.sizes.empty()) return;
+      message.bytes = send_blob(self_, group_, token_, burst.bytes.substr(begin, at - begin));
+      compat::tell(self_, group_, std::exchange(message, {token_, generation_, {}, {}}));
+      begin = at;
+    };
+    for (auto size : burst.sizes) {
+      if (at - begin + size > wire::max_message_bytes / 2) flush();
+      message.sizes.push_back(size);
+      at += size;
+    }
+    flush();
+  }
+
+  void send_replies(std::vector<Outbox::Reply> replies) {
+    wire::Replies message{token_, {}};
+    std::size_t bytes = 0;
+    for (auto& reply : replies) {
+      if (bytes + reply.outcome.payload.size() > wire::max_message_bytes / 2 && !message.replies.empty()) {
+        compat::tell(self_, group_, std::exchange(message, {token_, {}}));
+        bytes = 0;
+      }
+      const bool failed = reply.outcome.failed || reply.outcome.stopped;
+      auto blob = send_blob(self_, group_, token_, std::move(reply.outcome.payload));
+      bytes += blob.bytes.size() + 64;
+      message.replies.push_back({reply.id, failed, static_cast<std::uint8_t>(reply.outcome.code), std::move(blob)});
+    }
+    if (!message.replies.empty()) compat::tell(self_, group_, std::move(message));
+  }
+
+  void send_end(Outbox::End end) {
+    const auto how = end.outcome.failed    ? engine::RankEnd::threw
+                     : end.outcome.stopped ? engine::RankEnd::stopped
+                                           : engine::RankEnd::returned;
+    auto payload = send_blob(self_, group_, token_, std::move(end.outcome.payload));
+    compat::tell(self_, group_, wire::RankDone{token_, end.generation, static_cast<std::uint8_t>(how),
+                                               static_cast<std::uint8_t>(end.outcome.code), std::move(payload)});
+    session_.reset();
+    channel_.reset();
+  }
+
+  WorkerActor::pointer self_ = nullptr;
+  WorkerGroupActor group_;
+  std::uint64_t token_ = 0;
+  bool own_process_ = false;
+  detail::RankInfo ranks_;
+  BlobInbox inbox_;
+  std::shared_ptr<WakeGate> gate_ = std::make_shared<WakeGate>();
+  std::shared_ptr<Outbox> outbox_;
+  std::shared_ptr<UserCode> code_;
+  UserThread thread_;
+
+  // The current run.
+  std::uint64_t generation_ = 0;
+  std::shared_ptr<detail::ReportChannel> channel_;
+  std::shared_ptr<detail::Session> session_;
+};
+
+WorkerActor::behavior_type worker(WorkerActor::stateful_pointer<WorkerState> self, WorkerGroupActor group,
+                                  std::uint64_t token, bool own_process) {
+  return compat::state_of(self).run(self, std::move(group), token, own_process);
+}
+
+}  // namespace
+
+WorkerActor spawn_worker(caf::actor_system& system, WorkerGroupActor group, std::uint64_t token, bool own_process) {
+  return system.spawn(worker, std::move(group), token, own_process);
+}
+
+}  // namespace troupe

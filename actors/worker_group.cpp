@@ -1,0 +1,490 @@
+// SPDX-License-Identifier: Apache-2.0
+// The WorkerGroup actor: carries out what the GroupMachine decides, and moves reports, results and calls.
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "actors/blob.hpp"
+#include "actors/protocols.hpp"
+#include "actors/rank_calls.hpp"
+#include "runtime/base/log.hpp"
+#include "runtime/engine/group_machine.hpp"
+#include "runtime/engine/round_aligner.hpp"
+#include "runtime/session/report_channel.hpp"
+
+namespace troupe {
+namespace {
+
+using engine::Clock;
+using engine::Failure;
+using engine::FailureKind;
+using local::GroupView;
+
+/// Tokens of thread ranks; those of processes come from the Node and start at 1.
+std::uint64_t next_thread_token() {
+  static std::atomic<std::uint64_t> next{std::uint64_t{1} << 63};
+  return next++;
+}
+
+std::uint64_t next_group_number() {
+  static std::atomic<std::uint64_t> next{1};
+  return next++;
+}
+
+class GroupState {
+public:
+  static inline const char* const name = "troupe.group";
+  GroupState() = default;
+
+  WorkerGroupActor::behavior_type run(WorkerGroupActor::pointer self, TrainerActor trainer,
+                                      std::shared_ptr<const local::GroupSpec> spec, std::shared_ptr<GroupView> view,
+                                      std::shared_ptr<local::CallQueue> calls) {
+    self_ = self;
+    trainer_ = std::move(trainer);
+    spec_ = std::move(spec);
+    view_ = std::move(view);
+    calls_ = std::move(calls);
+    number_ = next_group_number();
+    const auto& settings = spec_->settings;
+    in_processes_ = settings.placement == Placement::process;
+    ranks_.resize(static_cast<std::size_t>(settings.world_size));
+    machine_ = std::make_unique<engine::GroupMachine>(engine::GroupLimits{
+        settings.world_size, settings.worker_start_deadline, settings.shutdown_deadline, in_processes_});
+    compat::on_down(self, [this](const caf::down_msg& down) { someone_ended(down); });
+    compat::on_exit(self, [this](const caf::exit_msg& exit) {
+      if (exit.source == trainer_.address()) trainer_ended();  // linked workers are told of by the down handler
+    });
+    compat::on_exception(self, [](const char* text) { log_error("worker group failed: {}", text); });
+    perform(machine_->start(Clock::now()));
+    return {
+        [this](const wire::Registration& registration, const caf::strong_actor_ptr& who) { enlist(registration, who); },
+        [this](const wire::BlobPart& part) {
+          if (auto* rank = find(part.token)) rank->inbox.add(part);
+        },
+        [this](const wire::SetupDone& done) { setup_done(done); },
+        [this](const wire::Reports& reports) { add_reports(reports); },
+        [this](const wire::RankDone& done) { rank_done(done); },
+        [this](const wire::Replies& replies) { answer(replies); },
+        [this](const local::BeginAttempt& begin) { begin_attempt(begin); },
+        [this](const local::StopAttempt& stop) { perform(machine_->stop_attempt(stop.at_once, Clock::now())); },
+        [this](const local::LeaveGroup& leave) { perform(machine_->leave(leave.patience, Clock::now())); },
+        [this](const local::Consumed& consumed) { give_credit(consumed); },
+        [this](const local::ProcessNews& news) { process_news(news); },
+        [this](const local::Drained& drained) { after_drain(drained.ticket); },
+        [this](const local::ReapCheck& check) {
+          if (find(check.token)) node::Node::instance().signal(check.token, SIGKILL);
+        },
+        [this](atom::wake) { send_calls(); },
+        [this](atom::tick) {
+          armed_.reset();
+          check_rounds();
+          perform(machine_->tick(Clock::now()));
+        },
+    };
+  }
+
+private:
+  struct Rank {
+    std::uint64_t token = 0;  // 0: no worker
+    WorkerActor handle;
+    BlobInbox inbox;
+    Clock::time_point launched;
+    int pid = -1;
+    std::deque<std::uint32_t> delivered;  // sizes of reports that the consumer has not taken yet
+    bool is_set_up = false;
+    RankCalls calls;
+  };
+
+  int index_of(const Rank* rank) const { return static_cast<int>(rank - ranks_.data()); }
+  Rank& rank_at(int rank) { return ranks_.at(static_cast<std::size_t>(rank)); }
+  Rank* find(std::uint64_t token) {
+    for (auto& rank : ranks_)
+      if (rank.token == token && token != 0) return &rank;
+    return nullptr;
+  }
+
+  // ---- actions ------------------------------------------------------------------------------------------------------
+
+  void perform(const engine::GroupActions& actions) {
+    for (const auto& action : actions) std::visit([this](const auto& one) { act(one); }, action);
+    arm_timer();
+  }
+
+  void act(const engine::LaunchWorker& action) {
+    auto& rank = rank_at(action.rank);
+    rank = Rank{};
+    rank.launched = Clock::now();
+    view_->set(action.rank, {});
+    try {
+      if (in_processes_)
+        launch_process(action.rank);
+      else
+        launch_thread(action.rank);
+    } catch (const std::exception& error) {
+      perform(machine_->setup_failed(
+          {FailureKind::fatal, ErrorCode::start_failed, action.rank,
+           fmt::format("rank {} could not be started: {}", action.rank, error.what()), {}}));
+    }
+  }
+
+  void launch_process(int rank) {
+    // A weak address: the Node must not keep the group alive.
+    auto address = caf::actor_cast<caf::actor_addr>(self_);
+    auto launched = node::Node::instance().launch(
+        {rank, number_, log_file(rank), [address](node::Token token, const node::ProcessEvent& event) {
+           if (auto group = caf::actor_cast<WorkerGroupActor>(address))
+             compat::post(group, local::ProcessNews{token, event});
+         }});
+    rank_at(rank).token = launched.token;
+    compat::serve_descriptor(self_->system(), launched.stream, caf::actor_cast<caf::strong_actor_ptr>(self_));
+  }
+
+  void launch_thread(int rank) {
+    rank_at(rank).token = next_thread_token();
+    // Linked: a thread rank goes with its group, whatever ends it.
+    self_->link_to(spawn_worker(self_->system(), WorkerGroupActor(self_), rank_at(rank).token, false));
+  }
+
+  void act(const engine::KillWorker& action) {
+    if (in_processes_) node::Node::instance().signal(rank_at(action.rank).token, action.politely ? SIGTERM : SIGKILL);
+  }
+
+  void act(const engine::SendRun& action) {
+    auto& rank = rank_at(action.rank);
+    const auto& run = run_->spec;
+    wire::RunRequest request;
+    request.generation = generation_;
+    request.function = run.function;
+    request.config = send_blob(self_, rank.handle, rank.token, run.config);
+    request.detailed_metrics = run.detailed_metrics;
+    request.window_reports = window_.reports;
+    request.window_bytes = window_.bytes;
+    compat::tell(self_, rank.handle, std::move(request));
+    view_->set_state(action.rank, "running");
+  }
+
+  void act(const engine::SendHalt& action) {
+    if (auto& rank = rank_at(action.rank); rank.handle) compat::tell(self_, rank.handle, wire::Halt{generation_});
+  }
+
+  void act(const engine::SendLeave& action) {
+    if (auto& rank = rank_at(action.rank); rank.handle) compat::tell(self_, rank.handle, atom::leave_v);
+  }
+
+  void act(const engine::GroupStarted&) { compat::tell(self_, trainer_, local::GroupUp{}); }
+  void act(const engine::StartFailed& action) { compat::tell(self_, trainer_, local::GroupUp{action.failure}); }
+
+  void act(const engine::AttemptEnded& action) {
+    // What the ranks printed is on the screen before anybody hears of the end.
+    drain([this, over = local::AttemptOver{generation_, action.failure, std::move(results_)}] {
+      compat::tell(self_, trainer_, over);
+    });
+    results_.clear();
+    run_.reset();
+    aligner_.reset();
+  }
+
+  void act(const engine::GroupGone& action) {
+    for (auto& rank : ranks_) rank.calls.fail_all(index_of(&rank), "the trainer was shut down");
+    drain([this, stuck = action.stuck_ranks] {
+      compat::tell(self_, trainer_, local::GroupOver{stuck});
+      self_->quit();
+    });
+  }
+
+  // ---- workers come and go --------------------------------------------------------------------------------------------
+
+  std::filesystem::path log_file(int rank) const {
+    const auto& folder = run_ ? run_->spec.directory / "logs" : spec_->log_folder;
+    return folder / fmt::format("rank_{}.log", rank);
+  }
+
+  void enlist(const wire::Registration& registration, const caf::strong_actor_ptr& who) {
+    auto* rank = find(registration.token);
+    if (!rank || !who) return;
+    const int index = index_of(rank);
+    if (registration.version != wire::protocol_version || registration.build != detail::build_id()) {
+      perform(machine_->setup_failed(
+          {FailureKind::fatal, ErrorCode::refused, index,
+           fmt::format("rank {} was refused: it runs {} of build {}, the driver {} of build {}. Both must be the same "
+                       "program; was the binary replaced while it ran?",
+                       index, registration.version, registration.build, wire::protocol_version, detail::build_id()),
+           {}}));
+      return;
+    }
+    rank->handle = caf::actor_cast<WorkerActor>(who);
+    rank->pid = registration.pid;
+    compat::watch(self_, rank->handle);
+    machine_->registered(index);
+    if (machine_->leaving()) return compat::tell(self_, rank->handle, atom::leave_v);
+    send_setup(*rank, index);
+  }
+
+  void send_setup(Rank& rank, int index) {
+    const auto& settings = spec_->settings;
+    wire::Setup setup;
+    setup.world_rank = setup.local_rank = index;
+    setup.world_size = setup.local_world_size = settings.world_size;
+    setup.threads = settings.threads_per_worker;
+    setup.environment = spec_->environment;
+    for (auto [variable, value] : {std::pair{"RANK", index}, std::pair{"LOCAL_RANK", index}, std::pair{"NODE_RANK", 0},
+                               std::pair{"WORLD_SIZE", settings.world_size},
+                               std::pair{"LOCAL_WORLD_SIZE", settings.world_size}})
+      setup.environment.push_back(fmt::format("{}={}", variable, value));
+    setup.environment.push_back("MASTER_ADDR=127.0.0.1");
+    setup.working_directory = spec_->working_directory;
+    setup.backend = settings.backend.name;
+    setup.backend_options = detail::pack(settings.backend.options);
+    setup.hook = spec_->hook;
+    setup.object = spec_->object;
+    setup.object_arguments = send_blob(self_, rank.handle, rank.token, spec_->object_arguments);
+    compat::tell(self_, rank.handle, std::move(setup));
+  }
+
+  void setup_done(const wire::SetupDone& done) {
+    auto* rank = find(done.token);
+    if (!rank) return;
+    const int index = index_of(rank);
+    if (done.failed != 0) {
+      perform(machine_->setup_failed({FailureKind::fatal, static_cast<ErrorCode>(done.code), index,
+                                      fmt::format("rank {} could not be set up: {}", index, done.error), {}}));
+      return;
+    }
+    const std::chrono::duration<double, std::milli> took = Clock::now() - rank->launched;
+    view_->set(index, {rank->pid, "ready", took.count()});
+    perform(machine_->ready(index, Clock::now()));
+    rank->is_set_up = true;
+    rank->calls.send(self_, rank->handle, rank->token);
+  }
+
+  /// Nobody is left to report to: end the workers, and then this actor.
+  void trainer_ended() { perform(machine_->leave(spec_->settings.shutdown_deadline, Clock::now())); }
+
+  void someone_ended(const caf::down_msg& down) {
+    for (auto& rank : ranks_) {
+      if (!rank.handle || rank.handle.address() != down.source) continue;
+      rank.handle = nullptr;
+      const int index = index_of(&rank);
+      if (!in_processes_) return lost(index, "ended: " + compat::render(self_->system(), down.reason), {});
+      // The cause follows from the Node, often a moment later.
+      perform(machine_->disconnected(index, Clock::now()));
+      if (!machine_->leaving())
+        compat::remind(self_, std::chrono::seconds(1), local::ReapCheck{rank.token});
+      return;
+    }
+  }
+
+  void process_news(const local::ProcessNews& news) {
+    auto* rank = find(news.token);
+    if (!rank) return;
+    using Kind = node::ProcessEvent::Kind;
+    const int index = index_of(rank);
+    if (news.event.is_end()) return lost(index, news.event.text, node::Node::instance().last_lines(news.token));
+    if (news.event.kind == Kind::stopped || news.event.kind == Kind::continued)
+      perform(machine_->frozen(index, news.event.kind == Kind::stopped));
+  }
+
+  void lost(int index, const std::string& cause, std::vector<std::string> log_lines) {
+    auto& rank = rank_at(index);
+    if (!machine_->leaving()) log_info("rank {} (pid {}) is lost: {}", index, rank.pid, cause);
+    rank.calls.fail_all(index, cause);
+    rank.is_set_up = false;
+    dead_tokens_.push_back(rank.token);
+    rank.token = 0;
+    view_->set(index, {-1, "lost", 0});
+    perform(machine_->lost(index, cause, std::move(log_lines), Clock::now()));
+  }
+
+  // ---- a run ----------------------------------------------------------------------------------------------------------
+
+  void begin_attempt(const local::BeginAttempt& begin) {
+    run_ = begin.run;
+    attempt_ = begin.attempt;
+    generation_ = begin.generation;
+    round_ = 0;
+    const auto& settings = spec_->settings;
+    results_.assign(ranks_.size(), Json());
+    aligner_.emplace(engine::RoundAligner::Limits{settings.world_size, window_.reports, window_.bytes,
+                                                  settings.report_deadline});
+    for (auto& rank : ranks_) {
+      rank.delivered.clear();
+      if (in_processes_ && rank.token != 0) node::Node::instance().set_log_file(rank.token, log_file(index_of(&rank)));
+    }
+    perform(machine_->begin_attempt(Clock::now()));
+  }
+
+  void add_reports(const wire::Reports& reports) {
+    auto* rank = find(reports.token);
+    if (!rank) return;
+    const auto bytes = rank->inbox.take(reports.bytes);
+    if (!aligner_ || reports.generation != generation_) return;
+    const auto now = Clock::now();
+    std::size_t at = 0;
+    for (auto size : reports.sizes) {
+      if (at + size > bytes.size()) break;
+      aligner_->add(index_of(rank), bytes.substr(at, size), now);
+      at += size;
+    }
+    deliver_rounds();
+    check_rounds();
+  }
+
+  void deliver_rounds() {
+    std::vector<detail::Round> rounds;
+    while (auto reports = aligner_->take()) {
+      for (std::size_t i = 0; i < ranks_.size(); ++i)
+        ranks_[i].delivered.push_back(static_cast<std::uint32_t>((*reports)[i].size()));
+      rounds.push_back({generation_, attempt_, ++round_, std::move(*reports)});
+    }
+    if (rounds.empty()) return;
+    const bool first = rounds.front().number == 1;
+    run_->add_rounds(std::move(rounds));
+    if (first) compat::tell(self_, trainer_, local::RoundsDone{generation_});
+  }
+
+  void check_rounds() {
+    if (!aligner_) return;
+    if (auto failure = aligner_->check(Clock::now()))
+      perform(machine_->fail_attempt(std::move(*failure), Clock::now()));
+    else
+      arm_timer();
+  }
+
+  void give_credit(const local::Consumed& consumed) {
+    if (!aligner_ || consumed.generation != generation_) return;
+    for (auto& rank : ranks_) {
+      wire::Credit credit{generation_, 0, 0};
+      for (; credit.reports < consumed.rounds && !rank.delivered.empty(); ++credit.reports) {
+        credit.bytes += rank.delivered.front();
+        rank.delivered.pop_front();
+      }
+      if (rank.handle) compat::tell(self_, rank.handle, credit);
+    }
+  }
+
+  void rank_done(const wire::RankDone& done) {
+    auto* rank = find(done.token);
+    if (!rank) return;
+    auto payload = rank->inbox.take(done.payload);
+    if (!run_ || done.generation != generation_) return;
+    const int index = index_of(rank);
+    const auto end = static_cast<engine::RankEnd>(done.end);
+    std::optional<Failure> failure;
+    if (end == engine::RankEnd::threw)
+      failure = Failure{FailureKind::user_error, static_cast<ErrorCode>(done.code), index, std::move(payload),
+                        in_processes_ ? node::Node::instance().last_lines(rank->token) : std::vector<std::string>()};
+    else if (end == engine::RankEnd::returned) {
+      results_.at(static_cast<std::size_t>(index)) = detail::unpack(payload);
+      aligner_->finish(index);
+      check_rounds();
+    }
+    view_->set_state(index, "ready");
+    perform(machine_->done(index, end, std::move(failure), Clock::now()));
+  }
+
+  // ---- calls ----------------------------------------------------------------------------------------------------------
+
+  void send_calls() {
+    for (auto& call : calls_->take()) {
+      auto& rank = rank_at(call.rank);
+      const bool absent = rank.token == 0;
+      rank.calls.add(std::move(call));
+      if (absent) rank.calls.fail_all(index_of(&rank), "it is lost and was not replaced");
+    }
+    for (auto& rank : ranks_)
+      if (rank.is_set_up) rank.calls.send(self_, rank.handle, rank.token);
+  }
+
+  void answer(const wire::Replies& replies) {
+    auto* rank = find(replies.token);
+    if (!rank) return;
+    for (const auto& reply : replies.replies) rank->calls.answer(index_of(rank), reply, rank->inbox.take(reply.payload));
+  }
+
+  // ---- output and time ------------------------------------------------------------------------------------------------
+
+  /// Calls `then` once all output so far was printed.
+  void drain(std::function<void()> then) {
+    if (!in_processes_) return then();
+    const auto ticket = next_ticket_++;
+    auto tokens = std::exchange(dead_tokens_, {});
+    for (const auto& rank : ranks_)
+      if (rank.token != 0) tokens.push_back(rank.token);
+    if (tokens.empty()) return then();
+    draining_[ticket] = {tokens.size(), std::move(then)};
+    auto address = caf::actor_cast<caf::actor_addr>(self_);
+    for (auto token : tokens)
+      node::Node::instance().drain(token, [address, ticket] {
+        if (auto group = caf::actor_cast<WorkerGroupActor>(address)) compat::post(group, local::Drained{ticket});
+      });
+  }
+
+  void after_drain(std::uint64_t ticket) {
+    auto found = draining_.find(ticket);
+    if (found == draining_.end() || --found->second.left > 0) return;
+    auto then = std::move(found->second.then);
+    draining_.erase(found);
+    then();
+  }
+
+  void arm_timer() {
+    auto next = machine_->deadline();
+    if (aligner_) {
+      const auto stall = aligner_->deadline();
+      if (stall && (!next || *stall < *next)) next = stall;
+    }
+    if (!next || (armed_ && *armed_ <= *next)) return;
+    armed_ = next;
+    compat::remind(self_, std::max<Clock::duration>(*next - Clock::now(), Clock::duration::zero()), atom::tick_v);
+  }
+
+  struct Draining {
+    std::size_t left;
+    std::function<void()> then;
+  };
+
+  WorkerGroupActor::pointer self_ = nullptr;
+  TrainerActor trainer_;
+  std::shared_ptr<const local::GroupSpec> spec_;
+  std::shared_ptr<GroupView> view_;
+  std::shared_ptr<local::CallQueue> calls_;
+  std::uint64_t number_ = 0;
+  bool in_processes_ = true;
+  std::vector<Rank> ranks_;
+  std::unique_ptr<engine::GroupMachine> machine_;
+  const detail::ReportWindow window_{};
+
+  // The current attempt.
+  std::shared_ptr<detail::Run> run_;
+  int attempt_ = 0;
+  std::uint64_t generation_ = 0;
+  std::int64_t round_ = 0;
+  std::optional<engine::RoundAligner> aligner_;
+  std::vector<Json> results_;
+
+  std::uint64_t next_ticket_ = 1;
+  std::map<std::uint64_t, Draining> draining_;
+  std::vector<std::uint64_t> dead_tokens_;  // workers that died since the last drain
+  std::optional<Clock::time_point> armed_;
+};
+
+WorkerGroupActor::behavior_type worker_group(WorkerGroupActor::stateful_pointer<GroupState> self, TrainerActor trainer,
+                                             std::shared_ptr<const local::GroupSpec> spec,
+                                             std::shared_ptr<GroupView> view, std::shared_ptr<local::CallQueue> calls) {
+  return compat::state_of(self).run(self, std::move(trainer), std::move(spec), std::move(view), std::move(calls));
+}
+
+}  // namespace
+
+WorkerGroupActor spawn_worker_group(caf::actor_system& system, TrainerActor trainer,
+                                    std::shared_ptr<const local::GroupSpec> spec, std::shared_ptr<GroupView> view,
+                                    std::shared_ptr<local::CallQueue> calls) {
+  return system.spawn(worker_group, std::move(trainer), std::move(spec), std::move(view), std::move(calls));
+}
+
+}  // namespace troupe

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Backends set the workers of a group up before the first run and take them down after the last.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <troupe/json.hpp>
+
+namespace troupe {
+
+/// What a backend knows of the worker it runs on.
+struct BackendContext {
+  int world_rank = 0;
+  int local_rank = 0;
+  int node_rank = 0;
+  int world_size = 1;
+  int local_world_size = 1;
+  int threads = 1;          ///< CPU threads this worker should use
+  bool own_process = true;  ///< false in thread placement and local mode: the environment is everybody's
+};
+
+/// Hooks of one worker; called on the thread that also runs the train function. An exception in on_start() fails
+/// start() with its text and rank.
+class Backend {
+public:
+  virtual ~Backend() = default;
+  virtual void on_start(const BackendContext& context) = 0;
+  virtual void on_shutdown() {}
+};
+
+using BackendFactory = std::function<std::unique_ptr<Backend>(const Json& options)>;
+
+/// Makes `name` usable as TrainerOptions::backend. Call it before main() or before troupe::init(): workers must know
+/// it too. Returns true, so that it can initialize a global.
+bool register_backend(const std::string& name, BackendFactory factory);
+/// Names that can be used now, sorted.
+std::vector<std::string> backend_names();
+/// Throws invalid_option with the list of names for an unknown one.
+std::unique_ptr<Backend> make_backend(const std::string& name, const Json& options);
+/// Throws what make_backend would throw for the name, without making one. The empty name (no backend) is fine.
+void require_backend(const std::string& name);
+
+}  // namespace troupe

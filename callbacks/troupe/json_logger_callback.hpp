@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <troupe/callback.hpp>
+
+namespace troupe {
+
+struct JsonLoggerOptions {
+  /// Where the file goes; default: the run's folder.
+  std::filesystem::path logdir = {};
+  std::string filename = "results.json";
+  /// Ranks to log; nothing: all.
+  std::optional<std::vector<int>> workers_to_log = std::vector<int>{0};
+};
+
+/// Writes a JSON array with one element a round: the list of the logged ranks' metrics. Constant cost a report, and
+/// the file is valid JSON after every report, whatever kills the program. NaN and infinity are written as null.
+class JsonLoggerCallback : public TrainingCallback {
+public:
+  explicit JsonLoggerCallback(JsonLoggerOptions options = {});
+  ~JsonLoggerCallback() override;
+  void start_training(const TrainingInfo& info) override;
+  void handle_result(const std::vector<Json>& results, const ResultInfo& info) override;
+  void finish_training(bool error) override;
+
+  /// The file of the current or last run; empty before one.
+  const std::filesystem::path& log_path() const { return path_; }
+
+private:
+  class File;
+  JsonLoggerOptions options_;
+  std::filesystem::path path_;
+  std::unique_ptr<File> file_;
+};
+
+}  // namespace troupe

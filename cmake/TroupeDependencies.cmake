@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+# Libraries that troupe is made of. conanfile.py lists the packages they come from.
+include_guard()
+
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(cereal REQUIRED)
+find_package(CAF REQUIRED COMPONENTS core io)
+if(TROUPE_BUILD_EXAMPLES OR TROUPE_BUILD_BENCH)
+  find_package(CLI11 REQUIRED)
+endif()
+if(TROUPE_BUILD_TESTS)
+  find_package(doctest REQUIRED)
+  find_package(Python3 3.9 REQUIRED COMPONENTS Interpreter)
+endif()
+
+if(NOT TROUPE_TORCH STREQUAL "off")
+  set(Libtorch_SOURCE ${TROUPE_TORCH})
+  find_package(Libtorch REQUIRED)
+endif()
+
+if(TROUPE_WITH_NCCL)
+  find_path(NCCL_INCLUDE_DIR nccl.h HINTS "$ENV{NCCL_ROOT}/include" /usr/local/cuda/include)
+  if(NOT NCCL_INCLUDE_DIR)
+    message(FATAL_ERROR "TROUPE_WITH_NCCL is ON, but nccl.h was not found; set NCCL_INCLUDE_DIR to its folder, "
+                        "or turn the option off")
+  endif()
+endif()

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// TrainerOptions after all checks: aliases merged, defaults filled in. Everything behind the facade reads these.
+#pragma once
+
+#include <chrono>
+
+#include <troupe/options.hpp>
+
+namespace troupe::detail {
+
+struct Settings {
+  BackendConfig backend;
+  int world_size = 1;  ///< 0: local mode
+  bool use_gpu = false;
+  Resources resources;  ///< of one worker, always with "CPU" and "GPU"
+  int threads_per_worker = 1;
+  int max_retries = 3;  ///< -1: no limit
+  Placement placement = Placement::process;
+  std::chrono::milliseconds worker_start_deadline{};
+  std::chrono::milliseconds shutdown_deadline{};
+  std::chrono::milliseconds report_deadline{};
+  bool retry_user_errors = false;
+
+  bool local_mode() const { return world_size == 0; }
+};
+
+inline constexpr int max_workers = 4096;
+
+/// Throws invalid_option that names the option, the value given and the valid ones. Whether the backend exists is not
+/// checked here (require_backend() does).
+Settings resolve_settings(const TrainerOptions& options);
+
+}  // namespace troupe::detail

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/callback_thread.hpp"
+
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+#include <troupe/error.hpp>
+
+namespace troupe {
+namespace {
+
+/// Calls `body`; gives the text of what it threw.
+template <class Body>
+std::optional<std::string> text_of_exception(Body&& body) {
+  try {
+    body();
+    return std::nullopt;
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "an exception that is not a std::exception";
+  }
+}
+
+engine::Failure callback_failure(const char* hook, const std::string& text) {
+  return {engine::FailureKind::fatal, ErrorCode::callback_failed, -1, fmt::format("a callback's {}() threw: {}", hook, text),
+          {}};
+}
+
+}  // namespace
+
+CallbackThread::CallbackThread(Callbacks callbacks, std::shared_ptr<detail::Run> run, TrainingInfo info)
+    : callbacks_(std::move(callbacks)), run_(std::move(run)) {
+  thread_ = std::thread([this, info = std::move(info)] { work(info); });
+}
+
+CallbackThread::~CallbackThread() {
+  if (thread_.joinable()) thread_.join();
+}
+
+std::string CallbackThread::join() {
+  thread_.join();
+  return finish_error_;
+}
+
+void CallbackThread::work(const TrainingInfo& info) {
+  const auto started = start(info);
+  const bool all = started == callbacks_.size();
+  started_.set_value(all);
+  if (all) consume();
+  finish(started);
+}
+
+std::size_t CallbackThread::start(const TrainingInfo& info) {
+  for (std::size_t i = 0; i < callbacks_.size(); ++i) {
+    if (auto text = text_of_exception([&] { callbacks_[i]->start_training(info); })) {
+      detail::RunResult result;
+      result.outcome.status = engine::RunStatus::failed;
+      result.outcome.failure = callback_failure("start_training", *text);
+      run_->finish(std::move(result));
+      return i;
+    }
+  }
+  return callbacks_.size();
+}
+
+void CallbackThread::consume() {
+  std::vector<Json> results;
+  ResultInfo info;
+  info.stop = [run = run_.get()] { run->stop(engine::StopReason::asked); };
+  while (run_->next_round(results, info)) {
+    auto text = text_of_exception([&] {
+      for (auto& callback : callbacks_) callback->handle_result(results, info);
+    });
+    if (text) return run_->stop(engine::StopReason::failure, callback_failure("handle_result", *text));
+  }
+}
+
+void CallbackThread::finish(std::size_t started) {
+  const auto status = run_->conclude().outcome.status;
+  const bool error = status == engine::RunStatus::failed || status == engine::RunStatus::interrupted;
+  for (std::size_t i = 0; i < started; ++i)
+    if (auto text = text_of_exception([&] { callbacks_[i]->finish_training(error); }); text && finish_error_.empty())
+      finish_error_ = callback_failure("finish_training", *text).text;
+}
+
+}  // namespace troupe

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/engine/round_aligner.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace troupe::engine {
+
+void RoundAligner::add(int rank, std::string report, Time now) {
+  auto& slot = ranks_.at(static_cast<std::size_t>(rank));
+  if (slot.waiting.empty()) ranks_waiting_ += 1;
+  slot.waiting_bytes += report.size();
+  slot.waiting.push_back(std::move(report));
+  slot.reported += 1;
+  last_add_ = now;
+  if (out_of_credit(slot) && !stalled_since_) stalled_since_ = now;
+}
+
+void RoundAligner::finish(int rank) { ranks_.at(static_cast<std::size_t>(rank)).finished = true; }
+
+std::optional<std::vector<std::string>> RoundAligner::take() {
+  if (ranks_waiting_ < ranks_.size()) return std::nullopt;
+  std::vector<std::string> round;
+  round.reserve(ranks_.size());
+  for (auto& slot : ranks_) {
+    slot.waiting_bytes -= slot.waiting.front().size();
+    round.push_back(std::move(slot.waiting.front()));
+    slot.waiting.pop_front();
+    if (slot.waiting.empty()) ranks_waiting_ -= 1;
+  }
+  // A completed round ends every stall: whoever was out of credit gets some back.
+  stalled_since_.reset();
+  if (std::any_of(ranks_.begin(), ranks_.end(), [this](const Rank& slot) { return out_of_credit(slot); }))
+    stalled_since_ = last_add_;
+  return round;
+}
+
+bool RoundAligner::out_of_credit(const Rank& rank) const {
+  return rank.waiting.size() >= limits_.window_reports || rank.waiting_bytes >= limits_.window_bytes;
+}
+
+std::optional<Failure> RoundAligner::check(Time now) const {
+  const bool short_rank = std::any_of(ranks_.begin(), ranks_.end(),
+                                      [](const Rank& slot) { return slot.finished && slot.waiting.empty(); });
+  if (short_rank && ranks_waiting_ > 0 && ranks_waiting_ < ranks_.size())
+    return unequal("a rank returned while others had reported more often");
+  if (stalled_since_ && now - *stalled_since_ >= limits_.report_deadline)
+    return unequal(fmt::format("a rank waited {} ms (report_deadline) for the reports of others",
+                               limits_.report_deadline.count()));
+  return std::nullopt;
+}
+
+std::optional<Time> RoundAligner::deadline() const {
+  if (!stalled_since_) return std::nullopt;
+  return *stalled_since_ + limits_.report_deadline;
+}
+
+Failure RoundAligner::unequal(const std::string& how) const {
+  std::string counts;
+  const auto fewest = std::min_element(ranks_.begin(), ranks_.end(), [](const Rank& a, const Rank& b) {
+    return a.reported < b.reported;
+  });
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    if (rank == 16 && ranks_.size() > 17) {
+      counts += fmt::format(", and {} more ranks", ranks_.size() - rank);
+      break;
+    }
+    counts += fmt::format("{}rank {}: {}", rank == 0 ? "" : ", ", rank, ranks_[rank].reported);
+  }
+  return {FailureKind::fatal, ErrorCode::unequal_reports, static_cast<int>(fewest - ranks_.begin()),
+          fmt::format("ranks reported unequally often: {} ({}). Every rank must call train::report() equally often; "
+                      "report on all ranks, not only on rank 0",
+                      counts, how),
+          {}};
+}
+
+}  // namespace troupe::engine

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/interrupts.hpp"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <troupe/error.hpp>
+
+#include "runtime/base/log.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr int handled[] = {SIGINT, SIGTERM};
+
+std::atomic<bool> interrupts_enabled{false};
+// The write end of the watcher's pipe: all that a signal handler may touch.
+std::atomic<int> signal_pipe{-1};
+
+void on_signal(int number) {
+  const int saved = errno;
+  const auto byte = static_cast<char>(number);
+  const int to = signal_pipe.load();
+  // A full pipe holds plenty of signals already.
+  if (to >= 0 && ::write(to, &byte, 1) < 0) errno = 0;
+  errno = saved;
+}
+
+/// One thread that waits for signals while runs are active.
+class Watcher {
+public:
+  void add(const std::shared_ptr<detail::Run>& run) {
+    std::lock_guard lock(mutex_);
+    runs_.push_back(run);
+    if (runs_.size() == 1) begin();
+  }
+
+  void remove(const detail::Run* run) {
+    std::thread finished;
+    int from = -1;
+    int to = -1;
+    {
+      std::lock_guard lock(mutex_);
+      std::erase_if(runs_, [run](const Entry& entry) { return entry.key == run; });
+      if (!runs_.empty() || !thread_.joinable()) return;
+      for (std::size_t i = 0; i < std::size(handled); ++i) ::sigaction(handled[i], &previous_[i], nullptr);
+      finished = std::move(thread_);
+      from = std::exchange(pipe_[0], -1);
+      to = signal_pipe.exchange(-1);
+    }
+    const char end = 0;
+    if (::write(to, &end, 1) != 1) log_warning("the signal watcher could not be told to end");
+    finished.join();
+    ::close(from);
+    ::close(to);
+  }
+
+private:
+  struct Entry {
+    Entry(const std::shared_ptr<detail::Run>& run) : key(run.get()), weak(run) {}  // NOLINT
+    const detail::Run* key;
+    std::weak_ptr<detail::Run> weak;
+  };
+
+  void begin() {
+    if (::pipe2(pipe_, O_CLOEXEC) != 0)
+      throw Error(ErrorCode::io, "no descriptors are left for the signal pipe: raise `ulimit -n`");
+    ::fcntl(pipe_[1], F_SETFL, O_NONBLOCK);
+    signal_pipe = pipe_[1];
+    thread_ = std::thread([this, from = pipe_[0]] { watch(from); });
+    struct sigaction action = {};
+    action.sa_handler = on_signal;
+    action.sa_flags = SA_RESTART;
+    sigemptyset(&action.sa_mask);
+    for (std::size_t i = 0; i < std::size(handled); ++i) ::sigaction(handled[i], &action, &previous_[i]);
+  }
+
+  void watch(int from) {
+    int received = 0;
+    for (char byte = 0;;) {
+      const auto count = ::read(from, &byte, 1);
+      if (count < 0 && errno == EINTR) continue;
+      if (count != 1 || byte == 0) return;
+      received += 1;
+      if (received > 2) {
+        ::signal(byte, SIG_DFL);
+        ::kill(::getpid(), byte);
+        continue;
+      }
+      for (const auto& run : active_runs()) {
+        run->signal = byte;
+        run->stop(engine::StopReason::interrupted);
+      }
+    }
+  }
+
+  std::vector<std::shared_ptr<detail::Run>> active_runs() {
+    std::lock_guard lock(mutex_);
+    std::vector<std::shared_ptr<detail::Run>> active;
+    for (const auto& entry : runs_)
+      if (auto run = entry.weak.lock()) active.push_back(std::move(run));
+    return active;
+  }
+
+  std::mutex mutex_;
+  std::vector<Entry> runs_;
+  std::thread thread_;
+  int pipe_[2] = {-1, -1};
+  struct sigaction previous_[std::size(handled)] = {};
+};
+
+Watcher& watcher() {
+  static auto* instance = new Watcher;  // never destroyed: a signal may come at any time
+  return *instance;
+}
+
+}  // namespace
+
+void enable_interrupts(bool enabled) { interrupts_enabled = enabled; }
+
+std::shared_ptr<void> stop_on_interrupt(const std::shared_ptr<detail::Run>& run) {
+  if (!interrupts_enabled) return nullptr;
+  watcher().add(run);
+  return {run.get(), [](void* key) { watcher().remove(static_cast<detail::Run*>(key)); }};
+}
+
+}  // namespace troupe

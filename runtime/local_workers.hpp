@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Local mode: no workers at all. Functions and calls run in the caller's thread, with the same API.
+#pragma once
+
+#include <memory>
+#include <mutex>
+
+#include <troupe/worker_group.hpp>
+
+#include "actors/run.hpp"
+#include "actors/user_code.hpp"
+#include "runtime/engine/failure_policy.hpp"
+
+namespace troupe {
+
+class LocalWorkers : public detail::CallTarget {
+public:
+  /// Throws what the hook, backend or object throws.
+  explicit LocalWorkers(const UserSetup& setup);
+  ~LocalWorkers() override;
+
+  /// Runs the function in this thread until the run has ended.
+  void run(const std::shared_ptr<detail::Run>& run, const engine::RetryLimits& limits);
+
+  int worker_count() const override { return 1; }
+  void call(int rank, detail::FunctionId function, std::string arguments, detail::CallDone done) override;
+  void shutdown(std::chrono::milliseconds patience) override;
+
+private:
+  std::shared_ptr<UserCode> code_ = std::make_shared<UserCode>();
+  UserOutcome last_;
+};
+
+}  // namespace troupe

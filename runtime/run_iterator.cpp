@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <troupe/run_iterator.hpp>
+
+#include <utility>
+
+#include <troupe/error.hpp>
+
+#include "actors/run.hpp"
+#include "runtime/base/log.hpp"
+#include "runtime/run_errors.hpp"
+
+namespace troupe {
+
+RunIterator::RunIterator(std::shared_ptr<detail::Run> run) : run_(std::move(run)) {}
+RunIterator::RunIterator(RunIterator&&) noexcept = default;
+
+RunIterator& RunIterator::operator=(RunIterator&& other) noexcept {
+  RunIterator old(std::move(*this));
+  run_ = std::move(other.run_);
+  round_ = std::move(other.round_);
+  return *this;
+}
+
+RunIterator::~RunIterator() {
+  if (!run_) return;
+  run_->stop(engine::StopReason::asked);
+  // Workers are killed at their deadline; only a local function that never stops outlasts this.
+  if (run_->wait_for(run_->spec.patience))
+    run_->conclude();
+  else
+    log_error("the function does not stop although its iterator was dropped; its thread is left behind");
+}
+
+bool RunIterator::next() {
+  ResultInfo info;
+  if (run_->next_round(round_, info)) return true;
+  throw_if_failed(*run_, run_->conclude());
+  return false;
+}
+
+bool RunIterator::is_finished() const { return run_->exhausted(); }
+
+std::optional<std::vector<Json>> RunIterator::get_final_results(bool force) {
+  if (!force && !is_finished()) {
+    log_warning("get_final_results() before the iterator is exhausted gives nothing; pass force = true to end the run");
+    return std::nullopt;
+  }
+  if (!is_finished()) {
+    run_->stop(engine::StopReason::asked);
+    std::vector<Json> dropped;
+    ResultInfo info;
+    while (run_->next_round(dropped, info)) {
+    }
+  }
+  const auto& result = run_->conclude();
+  throw_if_failed(*run_, result);
+  return result.results;
+}
+
+std::vector<Json> RunIterator::get_returns() {
+  if (!is_finished())
+    throw Error(ErrorCode::invalid_state, "the run has not finished: take all rounds first, or get_final_results(true)");
+  return *get_final_results();
+}
+
+}  // namespace troupe

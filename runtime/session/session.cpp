@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/session/session.hpp"
+
+#include <unistd.h>
+
+#include <array>
+#include <bit>
+#include <ctime>
+#include <mutex>
+#include <string_view>
+#include <utility>
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <troupe/error.hpp>
+
+#include "runtime/base/host.hpp"
+
+namespace troupe::detail {
+namespace {
+
+thread_local std::shared_ptr<Session> thread_session;
+
+struct ProcessSession {
+  std::mutex mutex;
+  std::shared_ptr<Session> session;
+};
+
+ProcessSession& process_session() {
+  static ProcessSession instance;
+  return instance;
+}
+
+// Autofilled metrics are appended to the user's MessagePack object as bytes: building them as Json would double the
+// cost of a report.
+
+void append_big_endian(std::string& out, std::uint64_t value, int bytes) {
+  for (int shift = 8 * (bytes - 1); shift >= 0; shift -= 8) out.push_back(static_cast<char>(value >> shift));
+}
+
+void append_map_header(std::string& out, std::size_t entries) {
+  const bool small = entries <= 0xffff;
+  out.push_back(static_cast<char>(small ? 0xde : 0xdf));
+  append_big_endian(out, entries, small ? 2 : 4);
+}
+
+void append_text(std::string& out, std::string_view text) {
+  if (text.size() < 32) {
+    out.push_back(static_cast<char>(0xa0 | text.size()));
+  } else {
+    out.push_back(static_cast<char>(0xda));
+    append_big_endian(out, text.size(), 2);
+  }
+  out.append(text);
+}
+
+void append_integer(std::string& out, std::int64_t value) {
+  out.push_back(static_cast<char>(0xd3));
+  append_big_endian(out, static_cast<std::uint64_t>(value), 8);
+}
+
+void append_real(std::string& out, double value) {
+  out.push_back(static_cast<char>(0xcb));
+  append_big_endian(out, std::bit_cast<std::uint64_t>(value), 8);
+}
+
+/// Length of the header of a packed object.
+std::size_t map_header_bytes(std::string_view packed) {
+  switch (static_cast<unsigned char>(packed.front())) {
+    case 0xde: return 3;
+    case 0xdf: return 5;
+    default: return 1;
+  }
+}
+
+const std::string& own_host_name() {
+  static const std::string name = host_name();
+  return name;
+}
+
+const std::string& own_address() {
+  static const std::string address = node_ip();
+  return address;
+}
+
+}  // namespace
+
+Session::Session(RankInfo ranks, std::shared_ptr<ReportChannel> channel, bool detailed_metrics)
+    : ranks_(ranks), channel_(std::move(channel)), detailed_metrics_(detailed_metrics) {}
+
+void Session::stop() {
+  stop_.store(true, std::memory_order_relaxed);
+  if (channel_) channel_->stop();
+}
+
+void Session::report(const Json& metrics) {
+  if (!channel_)
+    throw Error(ErrorCode::invalid_state,
+                fmt::format("report() was called on rank {} outside a run: only a train function that run() or "
+                            "run_iterator() started can report",
+                            ranks_.world_rank),
+                ranks_.world_rank);
+  // The buffer is reused: a report of the usual size allocates nothing here.
+  thread_local std::string packed;
+  packed.clear();
+  if (metrics.is_null())
+    packed.push_back(static_cast<char>(0x80));
+  else if (metrics.is_object())
+    pack_to(packed, metrics);
+  else
+    require_object(metrics, "metrics of report()");
+  if (packed.size() > max_payload_bytes)
+    throw Error(ErrorCode::too_large,
+                fmt::format("a report of {} bytes on rank {} is above the limit of {} bytes: report numbers, and write "
+                            "large data to files or checkpoints",
+                            packed.size(), ranks_.world_rank, max_payload_bytes),
+                ranks_.world_rank);
+  channel_->push([&](std::string& out) { append_report(out, metrics, packed); });
+}
+
+void Session::append_report(std::string& out, const Json& metrics, std::string_view packed) {
+  const auto now = Clock::now();
+  const double seconds = std::chrono::duration<double>(now - last_report_).count();
+  last_report_ = now;
+  total_seconds_ += seconds;
+  iteration_ += 1;
+
+  static const Json::object_t none;
+  const auto& given = metrics.is_object() ? metrics.get_ref<const Json::object_t&>() : none;
+  // A user's own value under one of our keys wins.
+  const auto is_given = [&](std::string_view key) {
+    for (const auto& entry : given)
+      if (!entry.first.empty() && entry.first.front() == '_' && entry.first == key) return true;
+    return false;
+  };
+
+  constexpr std::array<std::string_view, 8> keys = {"_timestamp", "_time_this_iter_s", "_training_iteration", "_date",
+                                                    "_hostname",  "_node_ip",          "_pid",                "_time_total_s"};
+  const std::size_t count = detailed_metrics_ ? keys.size() : 3;
+  std::size_t added = 0;
+  for (std::size_t i = 0; i < count; ++i) added += is_given(keys[i]) ? 0 : 1;
+
+  append_map_header(out, given.size() + added);
+  out.append(packed.substr(map_header_bytes(packed)));
+  const std::time_t unix_seconds = std::time(nullptr);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (is_given(keys[i])) continue;
+    append_text(out, keys[i]);
+    switch (i) {
+      case 0: append_integer(out, unix_seconds); break;
+      case 1: append_real(out, seconds); break;
+      case 2: append_integer(out, iteration_); break;
+      case 3: append_text(out, fmt::format("{:%Y-%m-%d_%H-%M-%S}", fmt::localtime(unix_seconds))); break;
+      case 4: append_text(out, own_host_name()); break;
+      case 5: append_text(out, own_address()); break;
+      case 6: append_integer(out, ::getpid()); break;
+      default: append_real(out, total_seconds_); break;
+    }
+  }
+}
+
+std::shared_ptr<Session> Session::current() {
+  if (thread_session) return thread_session;
+  auto& process = process_session();
+  std::lock_guard lock(process.mutex);
+  return process.session;
+}
+
+std::shared_ptr<Session> Session::require(const char* caller) {
+  if (auto session = current()) return session;
+  throw Error(ErrorCode::not_in_worker,
+              fmt::format("{} was called where no worker is. It works inside a function that a Trainer runs; on a "
+                          "thread of your own there (placement thread, local mode), bind the rank first: "
+                          "`auto context = train::context();` in the function, `train::ContextGuard guard(context);` "
+                          "on the thread",
+                          caller));
+}
+
+std::shared_ptr<Session> Session::bind(std::shared_ptr<Session> session) {
+  return std::exchange(thread_session, std::move(session));
+}
+
+void Session::bind_process(std::shared_ptr<Session> session) {
+  auto& process = process_session();
+  std::lock_guard lock(process.mutex);
+  process.session = std::move(session);
+}
+
+}  // namespace troupe::detail

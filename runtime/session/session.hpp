@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// One rank as its user code sees it: who it is, whether it should stop, where its reports go.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include <troupe/json.hpp>
+
+#include "runtime/session/report_channel.hpp"
+
+namespace troupe::detail {
+
+struct RankInfo {
+  int world_rank = 0;
+  int local_rank = 0;
+  int node_rank = 0;
+  int world_size = 1;
+  int local_world_size = 1;
+};
+
+/// No report may be larger; the call throws.
+inline constexpr std::size_t max_payload_bytes = std::size_t{16} << 20;
+
+class Session {
+public:
+  /// A rank outside a run: ranks are known, report() is refused.
+  explicit Session(RankInfo ranks) : ranks_(ranks) {}
+  /// A rank in a run. `detailed_metrics` adds date, host, address, pid and total time to every report.
+  Session(RankInfo ranks, std::shared_ptr<ReportChannel> channel, bool detailed_metrics);
+
+  const RankInfo& ranks() const { return ranks_; }
+  bool should_stop() const { return stop_.load(std::memory_order_relaxed); }
+  /// Makes should_stop() true and every report() throw Stopped.
+  void stop();
+  void report(const Json& metrics);
+
+  /// The session of the calling thread, else the one of the process, else null.
+  static std::shared_ptr<Session> current();
+  /// The same, but throws not_in_worker naming `caller` instead of giving null.
+  static std::shared_ptr<Session> require(const char* caller);
+  /// Binds a session to the calling thread; gives the previous one.
+  static std::shared_ptr<Session> bind(std::shared_ptr<Session> session);
+  /// In a worker process every thread belongs to the one rank.
+  static void bind_process(std::shared_ptr<Session> session);
+
+private:
+  using Clock = std::chrono::steady_clock;
+  void append_report(std::string& out, const Json& metrics, std::string_view packed);
+
+  const RankInfo ranks_;
+  const std::shared_ptr<ReportChannel> channel_;
+  const bool detailed_metrics_ = false;
+  std::atomic<bool> stop_{false};
+
+  // Guarded by the channel's lock.
+  std::int64_t iteration_ = 0;
+  Clock::time_point last_report_ = Clock::now();
+  double total_seconds_ = 0;
+};
+
+}  // namespace troupe::detail

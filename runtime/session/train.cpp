@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <troupe/train.hpp>
+
+#include <utility>
+
+#include "runtime/session/session.hpp"
+
+namespace troupe::train {
+
+using detail::Session;
+
+void report(const Json& metrics) { Session::require("train::report()")->report(metrics); }
+
+int world_rank() { return Session::require("train::world_rank()")->ranks().world_rank; }
+int local_rank() { return Session::require("train::local_rank()")->ranks().local_rank; }
+int node_rank() { return Session::require("train::node_rank()")->ranks().node_rank; }
+int world_size() { return Session::require("train::world_size()")->ranks().world_size; }
+int local_world_size() { return Session::require("train::local_world_size()")->ranks().local_world_size; }
+bool in_worker() { return Session::current() != nullptr; }
+bool should_stop() { return Session::require("train::should_stop()")->should_stop(); }
+
+Context context() { return Context(Session::require("train::context()")); }
+
+ContextGuard::ContextGuard(Context context) : previous_(Session::bind(context.session())) {}
+ContextGuard::~ContextGuard() { Session::bind(std::move(previous_)); }
+
+}  // namespace troupe::train

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/trainer_impl.hpp"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+#include <troupe/backend.hpp>
+#include <troupe/error.hpp>
+#include <troupe/init.hpp>
+
+#include "actors/system.hpp"
+#include "runtime/actor_calls.hpp"
+#include "runtime/base/host.hpp"
+#include "runtime/base/log.hpp"
+#include "runtime/base/log_directory.hpp"
+#include "runtime/base/table.hpp"
+#include "runtime/callback_thread.hpp"
+#include "runtime/driver_environment.hpp"
+#include "runtime/interrupts.hpp"
+#include "runtime/run_errors.hpp"
+
+namespace troupe::detail {
+namespace {
+
+double ms_since(engine::Time begin) {
+  return std::chrono::duration<double, std::milli>(engine::Clock::now() - begin).count();
+}
+
+Settings checked_settings(const TrainerOptions& options) {
+  auto settings = resolve_settings(options);
+  if (!settings.backend.name.empty()) require_backend(settings.backend.name);
+  return settings;
+}
+
+class ActorRunControl : public RunControl {
+public:
+  ActorRunControl(TrainerActor trainer, const std::shared_ptr<Run>& run) : trainer_(std::move(trainer)), run_(run) {}
+
+  void consumed(std::uint64_t generation, std::uint32_t rounds) override {
+    compat::post(trainer_, local::Consumed{generation, rounds});
+  }
+  void stop(engine::StopReason reason, std::optional<engine::Failure> failure) override {
+    if (auto run = run_.lock()) compat::post(trainer_, local::StopRun{run, reason, std::move(failure)});
+  }
+
+private:
+  TrainerActor trainer_;
+  std::weak_ptr<Run> run_;
+};
+
+}  // namespace
+
+TrainerImpl::TrainerImpl(const TrainerOptions& options, caf::actor_system* system)
+    : settings_(checked_settings(options)), logdir_(make_logdir(options.logdir)), host_system_(system) {
+  if (host_system_) require_configured(*host_system_);
+}
+
+TrainerImpl::~TrainerImpl() {
+  try {
+    shutdown();
+  } catch (const std::exception& error) {
+    log_error("{}", error.what());
+  }
+}
+
+// ---- start and shutdown ---------------------------------------------------------------------------------------------
+
+std::shared_ptr<TrainerImpl::Group> TrainerImpl::group() const {
+  std::lock_guard lock(mutex_);
+  return group_;
+}
+
+std::shared_ptr<TrainerImpl::Group> TrainerImpl::require_group() {
+  if (auto current = group()) return current;
+  throw Error(ErrorCode::invalid_state, "the trainer is not started: call start() first");
+}
+
+void TrainerImpl::check_gpus() const {
+  const double wanted = settings_.resources.at("GPU") * std::max(settings_.world_size, 1);
+  if (wanted > gpu_count())
+    throw Error(ErrorCode::start_failed,
+                fmt::format("the workers need {} GPUs, but this host has {}: use fewer workers, or use_gpu = false",
+                            wanted, gpu_count()));
+}
+
+engine::RetryLimits TrainerImpl::retry_limits() const {
+  engine::RetryLimits limits;
+  limits.max_retries = settings_.max_retries;
+  limits.retry_user_errors = settings_.retry_user_errors;
+  return limits;
+}
+
+void TrainerImpl::start(const Fn& hook, ObjectSpec object) {
+  if (started()) throw Error(ErrorCode::invalid_state, "the trainer is started already: call shutdown() first");
+  check_gpus();
+  auto made = std::make_shared<Group>();
+  if (settings_.local_mode()) {
+    UserSetup setup;
+    setup.threads = settings_.threads_per_worker;
+    setup.own_process = false;
+    setup.backend = settings_.backend.name;
+    setup.backend_options = pack(settings_.backend.options);
+    if (hook) setup.hook = identify(reinterpret_cast<AnyEntry>(hook.entry()));
+    setup.object = object.make;
+    setup.object_arguments = object.arguments;
+    made->local = std::make_shared<LocalWorkers>(setup);
+  } else {
+    start_actors(hook, object, *made);
+  }
+  std::lock_guard lock(mutex_);
+  group_ = std::move(made);
+}
+
+void TrainerImpl::start_actors(const Fn& hook, const ObjectSpec& object, Group& group) {
+  if (settings_.placement == Placement::process && !initialized())
+    throw Error(ErrorCode::invalid_state,
+                "worker processes need `troupe::init(argc, argv);` as the first line of main(): they are made from this "
+                "program before it does anything else. (placement = thread needs no init)");
+  auto begin = engine::Clock::now();
+  if (!host_system_ && !system_) system_ = shared_system();
+  auto& system = host_system_ ? *host_system_ : *system_;
+  group.timings.actor_system_ms = ms_since(begin);
+
+  begin = engine::Clock::now();
+  auto spec = std::make_shared<local::GroupSpec>();
+  spec->settings = settings_;
+  spec->log_folder = logdir_ / "logs";
+  if (settings_.placement == Placement::process) {
+    spec->environment = environment_for_workers(settings_.threads_per_worker);
+    spec->working_directory = current_directory();
+  }
+  if (hook) spec->hook = identify(reinterpret_cast<AnyEntry>(hook.entry()));
+  spec->object = object.make;
+  spec->object_arguments = object.arguments;
+  group.view = std::make_shared<local::GroupView>(settings_.world_size);
+  group.trainer = spawn_trainer(system);
+  auto queue = std::make_shared<local::CallQueue>();
+  group.calls = std::make_shared<ActorCallTarget>(settings_.world_size, group.trainer, queue,
+                                                  [this](std::chrono::milliseconds patience) { shutdown(patience); });
+  auto started = std::make_shared<std::promise<void>>();
+  auto result = started->get_future();
+  compat::post(group.trainer, local::StartGroup{spec, group.view, queue, started});
+  try {
+    // The group has the deadline; this one is for a group that fails to keep it.
+    if (result.wait_for(settings_.worker_start_deadline + std::chrono::seconds(30)) != std::future_status::ready)
+      throw Error(ErrorCode::internal, "the worker group did not answer");
+    result.get();
+  } catch (...) {
+    group.calls->close();
+    auto gone = std::make_shared<std::promise<std::vector<int>>>();
+    auto ended = gone->get_future();
+    compat::post(group.trainer, local::ShutDown{settings_.shutdown_deadline, gone});
+    ended.wait_for(settings_.shutdown_deadline + std::chrono::seconds(30));
+    throw;
+  }
+  group.timings.workers_ms = ms_since(begin);
+}
+
+void TrainerImpl::shutdown(std::chrono::milliseconds patience) {
+  std::shared_ptr<Group> ended;
+  std::shared_ptr<Run> run;
+  {
+    std::lock_guard lock(mutex_);
+    ended = std::move(group_);
+    run = active_run_.lock();
+  }
+  if (!ended) return;
+  if (ended->local) {
+    if (run) run->stop(engine::StopReason::failure,
+                       engine::Failure{engine::FailureKind::fatal, ErrorCode::invalid_state, -1,
+                                       "the trainer was shut down while the run was active", {}});
+    if (!run || run->wait_for(patience)) return ended->local->shutdown(patience);
+    throw Error(ErrorCode::deadline, fmt::format("the function did not stop within {} ms (shutdown_deadline)",
+                                                 patience.count()));
+  }
+  ended->calls->close();
+  auto gone = std::make_shared<std::promise<std::vector<int>>>();
+  auto result = gone->get_future();
+  compat::post(ended->trainer, local::ShutDown{patience, gone});
+  if (result.wait_for(patience + std::chrono::seconds(30)) != std::future_status::ready)
+    throw Error(ErrorCode::internal, "the worker group did not end");
+  const auto stuck = result.get();
+  if (!stuck.empty())
+    throw Error(ErrorCode::deadline,
+                fmt::format("thread rank {} did not stop within {} ms (shutdown_deadline) and is left behind: let the "
+                            "function call train::report() or check train::should_stop(), or use placement process",
+                            fmt::join(stuck, ", "), patience.count()),
+                stuck.front());
+}
+
+// ---- runs -----------------------------------------------------------------------------------------------------------
+
+std::shared_ptr<Run> TrainerImpl::prepare_run(const Fn& function, RunOptions& options, const Group& group) {
+  if (!function) throw Error(ErrorCode::invalid_argument, "run() was given no function: pass troupe::fn<train_func>");
+  options.config = require_object(std::move(options.config), "config");
+  RunSpec spec;
+  spec.function = identify(reinterpret_cast<AnyEntry>(function.entry()));
+  spec.function_name = name_of(reinterpret_cast<AnyEntry>(function.entry()));
+  spec.config = pack(options.config);
+  if (spec.config.size() > max_payload_bytes)
+    throw Error(ErrorCode::too_large,
+                fmt::format("a config of {} bytes is above the limit of {}: pass the path of a file instead",
+                            spec.config.size(), max_payload_bytes));
+  spec.detailed_metrics = wants_detailed_metrics();
+  spec.patience = settings_.shutdown_deadline * 2 + std::chrono::seconds(5);
+
+  std::lock_guard lock(mutex_);
+  if (auto active = active_run_.lock(); active && !active->finished())
+    throw Error(ErrorCode::invalid_state,
+                "a run of this trainer is active already: let it end, or use a second Trainer beside it");
+  latest_run_dir_ = spec.directory = make_run_dir(logdir_);
+  const auto rows = group.view ? group.view->rows() : std::vector<local::GroupView::Row>{{::getpid(), "local", 0}};
+  auto file = std::make_shared<RunFile>(spec.directory, settings_, spec, options.config, rows, group.timings);
+  spec.on_end = [file](const RunResult& result) { file->finish(result); };
+  auto run = std::make_shared<Run>(std::move(spec));
+  active_run_ = run;
+  run->while_active = stop_on_interrupt(run);
+  return run;
+}
+
+void TrainerImpl::begin(const std::shared_ptr<Run>& run, const Group& group) {
+  run->attach(std::make_shared<ActorRunControl>(group.trainer, run));
+  compat::post(group.trainer, local::BeginRun{run});
+}
+
+std::vector<Json> TrainerImpl::run(const Fn& function, RunOptions options) {
+  for (const auto& callback : options.callbacks)
+    if (!callback) throw Error(ErrorCode::invalid_argument, "a callback is null: pass std::make_shared<...>()");
+  if (!started()) start({}, {});
+  auto current = require_group();
+  auto run = prepare_run(function, options, *current);
+  TrainingInfo info{run->spec.directory, std::move(options.config), std::max(settings_.world_size, 1)};
+  CallbackThread callbacks(std::move(options.callbacks), run, std::move(info));
+  if (callbacks.wait_started()) {
+    if (current->local)
+      current->local->run(run, retry_limits());
+    else
+      begin(run, *current);
+  }
+  const auto finish_error = callbacks.join();
+  const auto& result = run->conclude();
+  throw_if_failed(*run, result);
+  if (!finish_error.empty()) throw TrainingFailed(ErrorCode::callback_failed, finish_error);
+  return result.results;
+}
+
+std::shared_ptr<Run> TrainerImpl::run_iterator(const Fn& function, RunOptions options) {
+  if (!options.callbacks.empty())
+    throw Error(ErrorCode::invalid_option,
+                "run_iterator() takes no callbacks: handle each round in your loop, or use run()");
+  if (!started()) start({}, {});
+  auto current = require_group();
+  auto run = prepare_run(function, options, *current);
+  if (!current->local) {
+    begin(run, *current);
+    return run;
+  }
+  local_thread_ = std::make_shared<UserThread>();
+  local_thread_->post([run, local = current->local, limits = retry_limits()] { local->run(run, limits); });
+  return run;
+}
+
+// ---- what it looks like ---------------------------------------------------------------------------------------------
+
+WorkerGroup TrainerImpl::workers() {
+  auto current = require_group();
+  if (current->local) return WorkerGroup(current->local);
+  return WorkerGroup(current->calls);
+}
+
+bool TrainerImpl::started() const { return group() != nullptr; }
+
+std::vector<local::GroupView::Row> TrainerImpl::worker_rows() const {
+  const auto current = group();
+  if (!current) return {};
+  if (current->local) return {{::getpid(), "local", 0}};
+  return current->view->rows();
+}
+
+std::vector<int> TrainerImpl::worker_pids() const {
+  std::vector<int> pids;
+  for (const auto& row : worker_rows()) pids.push_back(row.pid);
+  return pids;
+}
+
+std::filesystem::path TrainerImpl::latest_run_dir() const {
+  std::lock_guard lock(mutex_);
+  return latest_run_dir_;
+}
+
+std::string TrainerImpl::to_string() const {
+  const int workers = std::max(settings_.world_size, 1);
+  std::string text = fmt::format(
+      "Trainer: {}, backend {}, {}\nlogdir: {}\n\n",
+      settings_.local_mode() ? "local mode"
+                             : fmt::format("{} worker{} ({})", workers, workers == 1 ? "" : "s",
+                                           settings_.placement == Placement::process ? "process" : "thread"),
+      settings_.backend.name.empty() ? "none" : settings_.backend.name, started() ? "started" : "not started",
+      logdir_.string());
+  std::vector<std::vector<std::string>> resources;
+  for (const auto& [name, amount] : settings_.resources) {
+    std::string available = "-";
+    if (name == "CPU") available = std::to_string(core_count());
+    if (name == "GPU") available = std::to_string(gpu_count());
+    resources.push_back({name, fmt::format("{}", amount), fmt::format("{}", amount * workers), available});
+  }
+  text += format_table({"resource", "per worker", "all workers", "this host"}, std::move(resources));
+  std::vector<std::vector<std::string>> rows;
+  const auto workers_now = worker_rows();
+  for (std::size_t rank = 0; rank < workers_now.size(); ++rank)
+    rows.push_back({std::to_string(rank), std::to_string(workers_now[rank].pid), host_name(), workers_now[rank].state});
+  if (!rows.empty()) text += "\n" + format_table({"rank", "pid", "host", "state"}, std::move(rows));
+  return text;
+}
+
+}  // namespace troupe::detail

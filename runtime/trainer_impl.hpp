@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// What stands behind a Trainer.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <troupe/trainer.hpp>
+
+#include "actors/protocols.hpp"
+#include "actors/user_thread.hpp"
+#include "runtime/base/settings.hpp"
+#include "runtime/local_workers.hpp"
+#include "runtime/run_file.hpp"
+
+namespace troupe::detail {
+
+class ActorCallTarget;
+
+class TrainerImpl {
+public:
+  /// `system` is null for the private one.
+  TrainerImpl(const TrainerOptions& options, caf::actor_system* system);
+  ~TrainerImpl();
+
+  void start(const Fn& hook, ObjectSpec object);
+  std::vector<Json> run(const Fn& function, RunOptions options);
+  std::shared_ptr<Run> run_iterator(const Fn& function, RunOptions options);
+  WorkerGroup workers();
+  void shutdown(std::chrono::milliseconds patience);
+  void shutdown() { shutdown(settings_.shutdown_deadline); }
+
+  bool started() const;
+  int num_workers() const { return settings_.world_size; }
+  std::vector<int> worker_pids() const;
+  const std::filesystem::path& logdir() const { return logdir_; }
+  std::filesystem::path latest_run_dir() const;
+  std::string to_string() const;
+
+private:
+  /// What start() makes and shutdown() takes away.
+  struct Group {
+    TrainerActor trainer;
+    std::shared_ptr<local::GroupView> view;
+    std::shared_ptr<ActorCallTarget> calls;
+    std::shared_ptr<LocalWorkers> local;
+    StartTimings timings;
+  };
+
+  std::shared_ptr<Group> group() const;
+  std::shared_ptr<Group> require_group();
+  void start_actors(const Fn& hook, const ObjectSpec& object, Group& group);
+  void check_gpus() const;
+  engine::RetryLimits retry_limits() const;
+  std::vector<local::GroupView::Row> worker_rows() const;
+
+  /// Makes the run and its folder; nothing runs yet.
+  std::shared_ptr<Run> prepare_run(const Fn& function, RunOptions& options, const Group& group);
+  /// Sends it to the workers.
+  static void begin(const std::shared_ptr<Run>& run, const Group& group);
+
+  const Settings settings_;
+  const std::filesystem::path logdir_;
+  caf::actor_system* host_system_;
+  std::shared_ptr<caf::actor_system> system_;
+
+  mutable std::mutex mutex_;
+  std::shared_ptr<Group> group_;
+  std::weak_ptr<Run> active_run_;
+  std::filesystem::path latest_run_dir_;
+  std::shared_ptr<UserThread> local_thread_;  // of an iterator in local mode
+};
+
+}  // namespace troupe::detail

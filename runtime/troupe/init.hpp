@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+namespace troupe {
+
+struct InitOptions {
+  /// Ctrl-C and SIGTERM end an active run in good order. The handlers are installed while a run is active, and the
+  /// previous ones are restored after it. False: signals are left alone.
+  bool signal_handlers = true;
+};
+
+/// First line of main(), needed for process placement. In the user's program it returns at once; worker processes and
+/// the fork server never return from it.
+void init(int argc, char** argv, InitOptions options = {});
+
+/// Whether init() was called.
+bool initialized();
+
+}  // namespace troupe

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Trainer: runs a function on N supervised workers and brings back results and reports.
+#pragma once
+
+#include <filesystem>
+#include <iosfwd>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/ostream.h>
+
+#include <troupe/callback.hpp>
+#include <troupe/fn.hpp>
+#include <troupe/options.hpp>
+#include <troupe/run_iterator.hpp>
+#include <troupe/worker_group.hpp>
+
+namespace caf {
+class actor_system;
+}
+
+namespace troupe {
+namespace detail {
+class TrainerImpl;
+
+/// A stateful object to build on every worker.
+struct ObjectSpec {
+  FunctionId make;
+  std::string arguments;
+  std::string type_name;
+};
+}  // namespace detail
+
+/// What a run gets, in Ray's argument order.
+struct RunOptions {
+  /// Handed to the function on every worker. An object; omitted: `{}`.
+  Json config = {};
+  std::vector<std::shared_ptr<TrainingCallback>> callbacks = {};
+};
+
+/// Not thread safe, except that shutdown() may be called while another thread is in run().
+class Trainer {
+public:
+  /// Refuses bad options with the list of valid values, and makes the log directory. Starts nothing.
+  explicit Trainer(TrainerOptions options = {});
+  ~Trainer();
+  Trainer(Trainer&&) noexcept;
+  Trainer& operator=(Trainer&&) noexcept;
+
+  /// Starts the workers and sets up the backend; `initialization_hook` runs on each worker before anything else.
+  /// Throws start_failed when workers cannot be started, user_code when the hook throws.
+  void start(Fn initialization_hook = {});
+
+  /// Starts the workers, each with an object of type Cls made from `args`.
+  template <class Cls, class... Args>
+  void start(Args&&... args) {
+    using Make = detail::MakeObject<Cls, std::decay_t<Args>...>;
+    static_cast<void>(&detail::Registered<Make, detail::EntryKind::make>::done);
+    start_object({detail::identify(reinterpret_cast<detail::AnyEntry>(&Make::call)),
+                  detail::encode_all(static_cast<const std::decay_t<Args>&>(args)...), __PRETTY_FUNCTION__});
+  }
+
+  /// start<Cls>(args...) with the handle to its workers.
+  template <class Cls, class... Args>
+  WorkerGroup to_worker_group(Args&&... args) {
+    start<Cls>(std::forward<Args>(args)...);
+    return workers();
+  }
+
+  /// Runs the function on all workers: results in rank order (null for void). Starts the workers if need be.
+  /// Throws TrainingFailed, Interrupted, or Error (user_code with the rank, callback_failed, unequal_reports ...).
+  std::vector<Json> run(Fn function, RunOptions options = {});
+
+  /// The same, one round of reports at a time; callbacks are refused.
+  RunIterator run_iterator(Fn function, RunOptions options = {});
+  RunIterator run_generator(Fn function, RunOptions options = {}) {
+    return run_iterator(function, std::move(options));
+  }
+
+  /// The workers, for calls on them; throws invalid_state before start().
+  WorkerGroup workers();
+  /// Calls on all workers: see WorkerGroup::execute.
+  template <class F, class... Args>
+  auto execute(F function, const Args&... args) {
+    return workers().execute(function, args...);
+  }
+  /// Calls on rank 0.
+  template <class F, class... Args>
+  auto execute_single(F function, Args&&... args) {
+    return workers().execute_single(function, std::forward<Args>(args)...);
+  }
+
+  /// Ends the workers; a running function is stopped, and killed after the shutdown deadline. Throws deadline in
+  /// thread placement when a rank does not stop. start() may follow.
+  void shutdown();
+
+  bool started() const;
+  int num_workers() const;
+  /// Process ids of the workers in rank order (the own one in thread placement); empty while not started.
+  std::vector<int> worker_pids() const;
+  const std::filesystem::path& logdir() const;
+  /// `<logdir>/run_001` and so on; empty before the first run.
+  std::filesystem::path latest_run_dir() const;
+  /// A table of resources and workers.
+  std::string to_string() const;
+
+private:
+  friend Trainer make_trainer(caf::actor_system& system, TrainerOptions options);
+  explicit Trainer(std::unique_ptr<detail::TrainerImpl> impl);
+  void start_object(detail::ObjectSpec object);
+
+  std::unique_ptr<detail::TrainerImpl> impl_;
+};
+
+std::ostream& operator<<(std::ostream& out, const Trainer& trainer);
+
+}  // namespace troupe
+
+template <>
+struct fmt::formatter<troupe::Trainer> : fmt::ostream_formatter {};

@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Builds and runs a program that embeds troupe.
+
+run_consumer.py find_package|add_subdirectory --source ROOT --build BUILD [--torch] [cmake arguments...]
+"""
+import argparse
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+
+def run(*command):
+    print("+", *command, flush=True)
+    subprocess.run([str(part) for part in command], check=True)
+
+
+def install(build, folder):
+    """An install tree that is moved afterwards: nothing in it may depend on where it was made."""
+    made = folder / "made"
+    run("cmake", "--install", build, "--prefix", made)
+    moved = folder / "moved"
+    made.rename(moved)
+    return moved
+
+
+def check_output(program, logdir):
+    result = subprocess.run([program, logdir], stdout=subprocess.PIPE, text=True, timeout=60)
+    if result.returncode != 0 or result.stdout.splitlines()[-1:] != ["[0,1]"]:
+        sys.exit(f"{program.name}: status {result.returncode}, printed {result.stdout!r}; expected [0,1]")
+    print(f"{program.name}: {result.stdout.strip()}")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("way", choices=["find_package", "add_subdirectory"])
+    parser.add_argument("--source", type=pathlib.Path, required=True)
+    parser.add_argument("--build", type=pathlib.Path, required=True)
+    parser.add_argument("--torch", action="store_true")
+    arguments, cmake_arguments = parser.parse_known_args()
+    programs = ["consumer"]
+    with tempfile.TemporaryDirectory(prefix="troupe-package-") as name:
+        folder = pathlib.Path(name)
+        os.environ["CCACHE_NOHASHDIR"] = "1"  # as in the main build: another folder, the same objects
+        if arguments.way == "find_package":
+            cmake_arguments.append(f"-DCMAKE_PREFIX_PATH={install(arguments.build, folder)}")
+            if arguments.torch:
+                programs.append("consumer_torch")
+                cmake_arguments.append("-DWITH_TORCH=ON")
+        run("cmake", "-G", "Ninja", "-S", arguments.source / "test/package" / arguments.way, "-B", folder / "build",
+            "--log-level=WARNING", *cmake_arguments)
+        run("cmake", "--build", folder / "build", "--target", *programs)
+        for program in programs:
+            check_output(next((folder / "build").rglob(program)), folder / "logs")
+
+
+if __name__ == "__main__":
+    main()
