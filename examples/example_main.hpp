@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every example does with errors: a wrong flag gives exit code 2, Ctrl-C 130, anything else 1.
+// What every example does with flags and errors: --help explains, a wrong flag gives exit code 2, Ctrl-C 130, anything
+// else 1.
 #pragma once
 
 #include <exception>
@@ -7,6 +8,15 @@
 
 #include <CLI/CLI.hpp>
 #include <troupe/error.hpp>
+
+inline void parse_flags(CLI::App& app, int argc, char** argv) {
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::cout << app.help();
+    throw;  // ends the program, through example_main()
+  }
+}
 
 inline int example_main(int (*run)(int, char**), int argc, char** argv) {
   try {

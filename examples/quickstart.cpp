@@ -39,7 +39,7 @@ int run(int argc, char** argv) {
   CLI::App app("Runs a function on workers and prints its reports and results");
   app.add_option("--num-workers", num_workers, "Number of workers")->capture_default_str();
   app.add_option("--num-epochs", num_epochs, "Epochs each of them does")->capture_default_str();
-  app.parse(argc, argv);
+  parse_flags(app, argc, argv);
 
   troupe::Trainer trainer({.num_workers = num_workers});
   trainer.start();

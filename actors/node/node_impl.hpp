@@ -113,7 +113,8 @@ private:
   ForkServer server_;
   bool server_said_hello_ = false;
   bool server_wanted_ = false;
-  std::string server_error_;  ///< why the last one could not be had
+  std::uint64_t server_attempts_ = 0;  ///< how often one was asked for
+  std::string server_error_;           ///< why the last one could not be had, or was lost
   bool watching_server_room_ = false;
   bool output_paused_ = false;
   std::atomic<bool> exiting_ = false;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Node and its fork server: had at need, fed with requests, replaced after its death.
+#include <fmt/core.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -29,13 +30,13 @@ void Node::Impl::ensure_server(Lock& lock) {
   if (server_) {
     return;
   }
-  server_error_.clear();
   server_wanted_ = true;
   if (on_node_thread()) {
     start_server();
   } else {
     wake();
-    changed_.wait(lock, [&] { return server_ || !server_error_.empty() || exiting_; });
+    // Not "until it is there": one that dies at once may be gone again when this thread looks.
+    changed_.wait(lock, [&, before = server_attempts_] { return server_attempts_ != before || exiting_; });
   }
   if (!server_) {
     throw Error(ErrorCode::start_failed, exiting_ ? "no worker can be started while the program exits" : server_error_);
@@ -44,6 +45,7 @@ void Node::Impl::ensure_server(Lock& lock) {
 
 void Node::Impl::start_server() {
   server_wanted_ = false;
+  ++server_attempts_;
   if (!server_) {
     try {
       adopt_server(exec_fork_server(process_state().program_name, process_state().environment));
@@ -70,6 +72,7 @@ void Node::Impl::adopt_server(ForkServer server) {
 void Node::Impl::server_lost() {
   unwatch(server_.socket.get());
   end_fork_server(std::exchange(server_, {}), std::chrono::milliseconds(0));
+  server_error_ = fmt::format("a worker {}", lost_before_fork_text(server_said_hello_));
   forks_.clear();
   std::vector<Token> over;
   for (auto& [token, record] : workers_) {

@@ -81,12 +81,12 @@ DOCTEST_TEST_CASE("a host that did not call init is told so") {
 }
 
 DOCTEST_TEST_CASE("a host whose main ends before init when run anew is told so") {
-  Program program({"--host=say_first_event"}, {"TROUPE_TEST_REEXEC=1", "TROUPE_TEST_END_BEFORE_INIT=1"});
+  Program program({"--host=say_why_not"}, {"TROUPE_TEST_REEXEC=1", "TROUPE_TEST_END_BEFORE_INIT=1"});
   DOCTEST_CHECK(program.read_line().find("in the first line of main()") != std::string::npos);
 }
 
 DOCTEST_TEST_CASE("a host that starts threads before init is told so") {
-  Program program({"--host=say_first_event"}, {"TROUPE_TEST_REEXEC=1", "TROUPE_TEST_THREAD_IN_SERVER=1"});
+  Program program({"--host=say_why_not"}, {"TROUPE_TEST_REEXEC=1", "TROUPE_TEST_THREAD_IN_SERVER=1"});
   DOCTEST_CHECK(program.read_line().find("more than one thread") != std::string::npos);
 }
 

@@ -117,10 +117,15 @@ int without_init() {
   return 7;
 }
 
-int say_first_event() {
-  std::promise<ProcessEvent> first;
-  launch(first);
-  say(first.get_future().get().text);
+/// A fork server that cannot serve is told by an event or by an Error, whichever comes first.
+int say_why_not() {
+  try {
+    std::promise<ProcessEvent> first;
+    launch(first);
+    say(first.get_future().get().text);
+  } catch (const Error& error) {
+    say(error.what());
+  }
   return 7;
 }
 
@@ -136,7 +141,7 @@ int play_host(std::string_view name) {
       {"wait_for_ever", wait_for_ever},
       {"without_worker", without_worker},
       {"without_init", without_init},
-      {"say_first_event", say_first_event},
+      {"say_why_not", say_why_not},
   };
   return hosts.at(name)();
 }

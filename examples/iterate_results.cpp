@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reports as a loop: the driver takes one round at a time, and may leave the loop when it has seen enough.
+//
+//   build/bin/iterate_results [--num-workers 2] [--num-epochs 3]
+//
+// Last line: left early at loss 0\.125: finished false, results \[null,null\]
+#include <iostream>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <troupe/troupe.hpp>
+
+#include "example_main.hpp"
+
+namespace train = troupe::train;
+
+double train_func(const troupe::Config& config) {
+  double loss = 1;
+  for (int epoch = 0; epoch < config["num_epochs"]; ++epoch) {
+    loss /= 2;
+    train::report({{"epoch", epoch}, {"loss", loss}});
+  }
+  return loss;
+}
+
+// Never ends by itself. When the driver has left the loop, report() throws troupe::Stopped: let it pass.
+void train_for_ever() {
+  for (double loss = 1;; loss /= 2) train::report({{"loss", loss}});
+}
+
+void take_all_rounds(troupe::Trainer& trainer, int num_epochs) {
+  auto rounds = trainer.run_iterator(troupe::fn<train_func>, {.config = {{"num_epochs", num_epochs}}});
+  for (auto& round : rounds) {  // one list a round: the metrics of all workers, in rank order
+    std::cout << "epoch " << round[0]["epoch"] << ": loss " << round[0]["loss"] << "\n";
+  }
+  std::cout << "finished " << std::boolalpha << rounds.is_finished();
+  std::cout << ", results " << troupe::Json(*rounds.get_final_results()) << "\n";
+}
+
+void leave_early(troupe::Trainer& trainer) {
+  auto rounds = trainer.run_iterator(troupe::fn<train_for_ever>);
+  for (auto& round : rounds) {
+    if (round[0]["loss"].get<double>() > 0.125) continue;
+    std::cout << "left early at loss " << round[0]["loss"];
+    break;
+  }
+  std::cout << ": finished " << std::boolalpha << rounds.is_finished();
+  // Without `force` there is nothing yet. With it the run is stopped, and ranks that did not return give null.
+  std::cout << ", results " << troupe::Json(*rounds.get_final_results(/*force=*/true)) << "\n";
+}
+
+int run(int argc, char** argv) {
+  int num_workers = 2;
+  int num_epochs = 3;
+  CLI::App app("Takes the reports of a training round by round");
+  app.add_option("--num-workers", num_workers, "Number of workers")->capture_default_str();
+  app.add_option("--num-epochs", num_epochs, "Epochs of the first run")->capture_default_str();
+  parse_flags(app, argc, argv);
+
+  troupe::Trainer trainer({.num_workers = num_workers});
+  trainer.start();
+  take_all_rounds(trainer, num_epochs);
+  leave_early(trainer);  // the same workers, a second run
+  trainer.shutdown();
+  return 0;
+}
+
+int main(int argc, char** argv) {
+  troupe::init(argc, argv);
+  return example_main(run, argc, argv);
+}

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/engine/group_machine.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace troupe::engine;
+using namespace std::chrono_literals;
+
+namespace {
+
+template <class Action>
+std::vector<int> ranks_of(const GroupActions& actions) {
+  std::vector<int> ranks;
+  for (const auto& action : actions)
+    if (const auto* one = std::get_if<Action>(&action)) ranks.push_back(one->rank);
+  return ranks;
+}
+
+template <class Action>
+const Action* find(const GroupActions& actions) {
+  for (const auto& action : actions)
+    if (const auto* one = std::get_if<Action>(&action)) return one;
+  return nullptr;
+}
+
+using Ranks = std::vector<int>;
+
+/// A group on virtual time.
+struct Fixture {
+  explicit Fixture(int world_size = 3, bool can_kill = true) : machine({world_size, 60s, 5s, can_kill, 3}) {}
+
+  void start() {
+    machine.start(now);
+    for (int rank = 0; rank < 3; ++rank) bring_up(rank);
+  }
+  GroupActions bring_up(int rank) {
+    machine.registered(rank);
+    return machine.ready(rank, now);
+  }
+  void run() {
+    start();
+    machine.begin_attempt(now);
+  }
+  GroupActions lose(int rank) { return machine.lost(rank, "killed by SIGKILL", {"last words"}, now); }
+  GroupActions finish(int rank, RankEnd end = RankEnd::returned) { return machine.done(rank, end, std::nullopt, now); }
+
+  Time now{};
+  GroupMachine machine;
+};
+
+}  // namespace
+
+DOCTEST_TEST_CASE("the group is started when the last worker is up") {
+  Fixture group;
+  DOCTEST_CHECK(ranks_of<LaunchWorker>(group.machine.start(group.now)) == Ranks{0, 1, 2});
+  DOCTEST_CHECK_FALSE(find<GroupStarted>(group.bring_up(2)));
+  DOCTEST_CHECK_FALSE(find<GroupStarted>(group.bring_up(0)));
+  DOCTEST_CHECK(find<GroupStarted>(group.bring_up(1)));
+}
+
+DOCTEST_TEST_CASE("a worker that dies while starting is tried three times") {
+  Fixture group;
+  group.machine.start(group.now);
+  DOCTEST_CHECK(ranks_of<LaunchWorker>(group.lose(1)) == Ranks{1});
+  DOCTEST_CHECK(ranks_of<LaunchWorker>(group.lose(1)) == Ranks{1});
+  const auto actions = group.lose(1);
+  DOCTEST_REQUIRE(find<StartFailed>(actions));
+  const auto& failure = find<StartFailed>(actions)->failure;
+  DOCTEST_CHECK(failure.rank == 1);
+  DOCTEST_CHECK(failure.log_lines == std::vector<std::string>{"last words"});
+  DOCTEST_CHECK(failure.text.find("killed by SIGKILL") != std::string::npos);
+}
+
+DOCTEST_TEST_CASE("a worker that does not come up in time fails the start and is killed") {
+  Fixture group;
+  group.machine.start(group.now);
+  group.bring_up(0);
+  group.bring_up(2);
+  DOCTEST_REQUIRE(group.machine.deadline());
+  DOCTEST_CHECK(*group.machine.deadline() == group.now + 60s);
+  DOCTEST_CHECK(group.machine.tick(group.now + 59s).empty());
+  const auto actions = group.machine.tick(group.now + 60s);
+  DOCTEST_REQUIRE(find<StartFailed>(actions));
+  DOCTEST_CHECK(find<StartFailed>(actions)->failure.rank == 1);
+  DOCTEST_CHECK(ranks_of<KillWorker>(actions) == Ranks{1});
+  DOCTEST_CHECK(group.lose(1).empty());
+}
+
+DOCTEST_TEST_CASE("a setup that fails ends the start with its reason") {
+  Fixture group;
+  group.machine.start(group.now);
+  const auto actions = group.machine.setup_failed({FailureKind::user_error, troupe::ErrorCode::user_code, 2, "hook", {}});
+  DOCTEST_REQUIRE(find<StartFailed>(actions));
+  DOCTEST_CHECK(find<StartFailed>(actions)->failure.kind == FailureKind::fatal);
+}
+
+DOCTEST_TEST_CASE("an attempt runs on all ranks and ends with the last") {
+  Fixture group;
+  group.start();
+  DOCTEST_CHECK(ranks_of<SendRun>(group.machine.begin_attempt(group.now)) == Ranks{0, 1, 2});
+  DOCTEST_CHECK(group.finish(1).empty());
+  DOCTEST_CHECK(group.finish(0).empty());
+  const auto actions = group.finish(2);
+  DOCTEST_REQUIRE(find<AttemptEnded>(actions));
+  DOCTEST_CHECK_FALSE(find<AttemptEnded>(actions)->failure);
+}
+
+DOCTEST_TEST_CASE("a lost worker halts the survivors, is replaced, and ends the attempt when they have stopped") {
+  Fixture group;
+  group.run();
+  const auto actions = group.lose(1);
+  DOCTEST_CHECK(ranks_of<SendHalt>(actions) == Ranks{0, 2});
+  DOCTEST_CHECK(ranks_of<LaunchWorker>(actions) == Ranks{1});
+  DOCTEST_CHECK_FALSE(find<AttemptEnded>(actions));
+  group.finish(0, RankEnd::stopped);
+  const auto end = group.finish(2, RankEnd::stopped);
+  DOCTEST_REQUIRE(find<AttemptEnded>(end));
+  DOCTEST_CHECK(find<AttemptEnded>(end)->failure->rank == 1);
+  DOCTEST_CHECK(find<AttemptEnded>(end)->failure->kind == FailureKind::worker_lost);
+
+  DOCTEST_CHECK(group.machine.begin_attempt(group.now).empty());  // rank 1 is not up yet
+  DOCTEST_CHECK(ranks_of<SendRun>(group.bring_up(1)) == Ranks{0, 1, 2});
+}
+
+DOCTEST_TEST_CASE("a broken connection halts the others before the cause is known") {
+  Fixture group;
+  group.run();
+  DOCTEST_CHECK(ranks_of<SendHalt>(group.machine.disconnected(0, group.now)) == Ranks{0, 1, 2});
+  const auto actions = group.lose(0);
+  DOCTEST_CHECK(ranks_of<SendHalt>(actions).empty());
+  group.finish(1, RankEnd::stopped);
+  DOCTEST_CHECK(find<AttemptEnded>(group.finish(2, RankEnd::stopped))->failure->text == "killed by SIGKILL");
+}
+
+DOCTEST_TEST_CASE("the first failure of an attempt is the one that is told") {
+  Fixture group;
+  group.run();
+  group.machine.done(2, RankEnd::threw, Failure{FailureKind::user_error, troupe::ErrorCode::user_code, 2, "first", {}},
+                     group.now);
+  group.lose(0);
+  const auto end =
+      group.machine.done(1, RankEnd::threw, Failure{FailureKind::user_error, troupe::ErrorCode::user_code, 1, "x", {}},
+                         group.now);
+  DOCTEST_REQUIRE(find<AttemptEnded>(end));
+  DOCTEST_CHECK(find<AttemptEnded>(end)->failure->text == "first");
+}
+
+DOCTEST_TEST_CASE("a rank that does not stop is killed at the deadline, and its death is no failure") {
+  Fixture group;
+  group.run();
+  DOCTEST_CHECK(ranks_of<SendHalt>(group.machine.stop_attempt(false, group.now)) == Ranks{0, 1, 2});
+  group.finish(0, RankEnd::stopped);
+  group.finish(1, RankEnd::stopped);
+  DOCTEST_CHECK(group.machine.tick(group.now + 4999ms).empty());
+  DOCTEST_CHECK(ranks_of<KillWorker>(group.machine.tick(group.now + 5s)) == Ranks{2});
+  const auto end = group.lose(2);
+  DOCTEST_REQUIRE(find<AttemptEnded>(end));
+  DOCTEST_CHECK_FALSE(find<AttemptEnded>(end)->failure);
+  DOCTEST_CHECK(ranks_of<LaunchWorker>(end) == Ranks{2});
+}
+
+DOCTEST_TEST_CASE("a stop at once kills without waiting") {
+  Fixture group;
+  group.run();
+  group.machine.stop_attempt(false, group.now);
+  DOCTEST_CHECK(ranks_of<KillWorker>(group.machine.stop_attempt(true, group.now)) == Ranks{0, 1, 2});
+}
+
+DOCTEST_TEST_CASE("a stop while workers are still awaited ends the attempt at once") {
+  Fixture group;
+  group.machine.start(group.now);
+  group.machine.begin_attempt(group.now);
+  DOCTEST_CHECK(find<AttemptEnded>(group.machine.stop_attempt(false, group.now)));
+}
+
+DOCTEST_TEST_CASE("a thread rank that does not stop is named, and no new attempt begins over it") {
+  Fixture group(3, false);
+  group.run();
+  group.machine.stop_attempt(false, group.now);
+  group.finish(0, RankEnd::stopped);
+  group.finish(2, RankEnd::stopped);
+  const auto end = group.machine.tick(group.now + 5s);
+  DOCTEST_REQUIRE(find<AttemptEnded>(end));
+  DOCTEST_CHECK(find<AttemptEnded>(end)->failure->rank == 1);
+  DOCTEST_CHECK(find<AttemptEnded>(end)->failure->code == troupe::ErrorCode::deadline);
+  const auto again = group.machine.begin_attempt(group.now);
+  DOCTEST_REQUIRE(find<AttemptEnded>(again));
+  DOCTEST_CHECK(find<AttemptEnded>(again)->failure->rank == 1);
+  const auto gone = group.machine.leave(5s, group.now);
+  DOCTEST_CHECK(ranks_of<SendLeave>(gone) == Ranks{0, 2});
+}
+
+DOCTEST_TEST_CASE("an idle worker that dies is replaced, a crash loop waits for the next attempt") {
+  Fixture group;
+  group.start();
+  for (int i = 0; i < 5; ++i) {
+    DOCTEST_CHECK(ranks_of<LaunchWorker>(group.lose(1)) == Ranks{1});
+    group.bring_up(1);
+  }
+  DOCTEST_CHECK(group.lose(1).empty());
+  DOCTEST_CHECK(ranks_of<LaunchWorker>(group.machine.begin_attempt(group.now)) == Ranks{1});
+}
+
+DOCTEST_TEST_CASE("leaving asks, then terminates, then kills") {
+  Fixture group;
+  group.start();
+  DOCTEST_CHECK(ranks_of<SendLeave>(group.machine.leave(4s, group.now)) == Ranks{0, 1, 2});
+  DOCTEST_CHECK(group.lose(0).empty());
+  const auto polite = group.machine.tick(group.now + 2s);
+  DOCTEST_CHECK(ranks_of<KillWorker>(polite) == Ranks{1, 2});
+  DOCTEST_CHECK(find<KillWorker>(polite)->politely);
+  group.lose(1);
+  const auto harsh = group.machine.tick(group.now + 4s);
+  DOCTEST_CHECK(ranks_of<KillWorker>(harsh) == Ranks{2});
+  DOCTEST_CHECK_FALSE(find<KillWorker>(harsh)->politely);
+  const auto gone = group.lose(2);
+  DOCTEST_REQUIRE(find<GroupGone>(gone));
+  DOCTEST_CHECK(find<GroupGone>(gone)->stuck_ranks.empty());
+  DOCTEST_CHECK_FALSE(group.machine.deadline());
+}
+
+DOCTEST_TEST_CASE("a worker stopped by SIGSTOP is killed at once at shutdown") {
+  Fixture group;
+  group.start();
+  group.machine.frozen(1, true);
+  const auto actions = group.machine.leave(5s, group.now);
+  DOCTEST_CHECK(ranks_of<SendLeave>(actions) == Ranks{0, 2});
+  DOCTEST_CHECK(ranks_of<KillWorker>(actions) == Ranks{1});
+  DOCTEST_CHECK(ranks_of<KillWorker>(group.machine.frozen(2, true)) == Ranks{2});
+}
+
+DOCTEST_TEST_CASE("leaving ends an active attempt with a reason") {
+  Fixture group;
+  group.run();
+  const auto actions = group.machine.leave(5s, group.now);
+  DOCTEST_REQUIRE(find<AttemptEnded>(actions));
+  DOCTEST_CHECK(find<AttemptEnded>(actions)->failure->text.find("shut down") != std::string::npos);
+}
+
+DOCTEST_TEST_CASE("unequal reports end the attempt as a failure that is not retried") {
+  Fixture group;
+  group.run();
+  group.finish(0);
+  DOCTEST_CHECK(ranks_of<SendHalt>(group.machine.fail_attempt(
+                    {FailureKind::fatal, troupe::ErrorCode::unequal_reports, 0, "unequal", {}}, group.now)) == Ranks{1, 2});
+  group.finish(1, RankEnd::stopped);
+  DOCTEST_CHECK(find<AttemptEnded>(group.finish(2, RankEnd::stopped))->failure->text == "unequal");
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/engine/run_machine.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace troupe::engine;
+using namespace std::chrono_literals;
+
+namespace {
+
+const Failure lost{FailureKind::worker_lost, troupe::ErrorCode::worker_lost, 1, "killed by SIGKILL", {}};
+
+template <class Action>
+const Action* only(const RunActions& actions) {
+  return actions.size() == 1 ? std::get_if<Action>(&actions.front()) : nullptr;
+}
+
+}  // namespace
+
+DOCTEST_TEST_CASE("a run that ends well takes one attempt") {
+  RunMachine machine({});
+  auto begin = machine.begin();
+  DOCTEST_REQUIRE(only<BeginAttempt>(begin));
+  DOCTEST_CHECK(only<BeginAttempt>(begin)->attempt == 1);
+  auto end = machine.attempt_ended(std::nullopt, Time{});
+  DOCTEST_REQUIRE(only<FinishRun>(end));
+  DOCTEST_CHECK(only<FinishRun>(end)->outcome.status == RunStatus::succeeded);
+  DOCTEST_CHECK(machine.finished());
+}
+
+DOCTEST_TEST_CASE("a lost worker costs one retry and raises the attempt") {
+  RunMachine machine({.max_retries = 1});
+  machine.begin();
+  auto again = machine.attempt_ended(lost, Time{});
+  DOCTEST_REQUIRE(only<BeginAttempt>(again));
+  DOCTEST_CHECK(only<BeginAttempt>(again)->attempt == 2);
+  auto end = machine.attempt_ended(lost, Time{});
+  DOCTEST_REQUIRE(only<FinishRun>(end));
+  DOCTEST_CHECK(only<FinishRun>(end)->outcome.status == RunStatus::failed);
+  DOCTEST_CHECK(only<FinishRun>(end)->outcome.attempts == 2);
+  DOCTEST_CHECK(only<FinishRun>(end)->outcome.failure->rank == 1);
+}
+
+DOCTEST_TEST_CASE("the second restart without progress waits for its time") {
+  RunMachine machine({.max_retries = 5});
+  machine.begin();
+  machine.attempt_ended(lost, Time{});
+  DOCTEST_CHECK(machine.attempt_ended(lost, Time{}).empty());
+  DOCTEST_REQUIRE(machine.deadline());
+  DOCTEST_CHECK(machine.tick(*machine.deadline() - 1ms).empty());
+  DOCTEST_CHECK(only<BeginAttempt>(machine.tick(*machine.deadline())));
+  DOCTEST_CHECK_FALSE(machine.deadline());
+}
+
+DOCTEST_TEST_CASE("an asked stop ends well, whatever the ranks do meanwhile") {
+  RunMachine machine({.max_retries = 5});
+  machine.begin();
+  auto stop = machine.stop(StopReason::asked);
+  DOCTEST_REQUIRE(only<StopAttempt>(stop));
+  DOCTEST_CHECK_FALSE(only<StopAttempt>(stop)->at_once);
+  DOCTEST_CHECK(machine.stop(StopReason::asked).empty());
+  auto end = machine.attempt_ended(lost, Time{});
+  DOCTEST_REQUIRE(only<FinishRun>(end));
+  DOCTEST_CHECK(only<FinishRun>(end)->outcome.status == RunStatus::stopped);
+}
+
+DOCTEST_TEST_CASE("a second interrupt ends the attempt at once") {
+  RunMachine machine({});
+  machine.begin();
+  DOCTEST_CHECK_FALSE(only<StopAttempt>(machine.stop(StopReason::interrupted))->at_once);
+  DOCTEST_CHECK(only<StopAttempt>(machine.stop(StopReason::interrupted))->at_once);
+  auto end = machine.attempt_ended(std::nullopt, Time{});
+  DOCTEST_CHECK(only<FinishRun>(end)->outcome.status == RunStatus::interrupted);
+}
+
+DOCTEST_TEST_CASE("an interrupt after an asked stop is the first interrupt") {
+  RunMachine machine({});
+  machine.begin();
+  machine.stop(StopReason::asked);
+  DOCTEST_CHECK_FALSE(only<StopAttempt>(machine.stop(StopReason::interrupted))->at_once);
+}
+
+DOCTEST_TEST_CASE("a failed callback fails the run with its text") {
+  RunMachine machine({.max_retries = 5});
+  machine.begin();
+  machine.stop(StopReason::failure, Failure{FailureKind::fatal, troupe::ErrorCode::callback_failed, -1, "disk full", {}});
+  auto end = machine.attempt_ended(std::nullopt, Time{});
+  DOCTEST_CHECK(only<FinishRun>(end)->outcome.status == RunStatus::failed);
+  DOCTEST_CHECK(only<FinishRun>(end)->outcome.failure->text == "disk full");
+}
+
+DOCTEST_TEST_CASE("a stop during the pause before a restart ends the run at once") {
+  RunMachine machine({.max_retries = 5});
+  machine.begin();
+  machine.attempt_ended(lost, Time{});
+  machine.attempt_ended(lost, Time{});
+  auto end = machine.stop(StopReason::interrupted);
+  DOCTEST_REQUIRE(only<FinishRun>(end));
+  DOCTEST_CHECK(only<FinishRun>(end)->outcome.status == RunStatus::interrupted);
+}
+
+DOCTEST_TEST_CASE("a thread that does not stop is reported even when the stop was asked for") {
+  RunMachine machine({});
+  machine.begin();
+  machine.stop(StopReason::asked);
+  auto end = machine.attempt_ended(Failure{FailureKind::fatal, troupe::ErrorCode::deadline, 2, "stuck", {}}, Time{});
+  DOCTEST_CHECK(only<FinishRun>(end)->outcome.status == RunStatus::failed);
+}
+
+DOCTEST_TEST_CASE("nothing happens after the end") {
+  RunMachine machine({});
+  machine.begin();
+  machine.attempt_ended(std::nullopt, Time{});
+  DOCTEST_CHECK(machine.attempt_ended(lost, Time{}).empty());
+  DOCTEST_CHECK(machine.stop(StopReason::interrupted).empty());
+  DOCTEST_CHECK(machine.tick(Time{} + 1h).empty());
+}
