@@ -71,7 +71,22 @@ void Run::give_credit() {
 }
 
 void Run::stop(engine::StopReason reason, std::optional<engine::Failure> failure) {
-  if (auto to = control()) to->stop(reason, std::move(failure));
+  std::shared_ptr<RunControl> to;
+  {
+    std::lock_guard lock(mutex_);
+    if (!begun_ && !result_) {
+      if (!early_stop_) early_stop_ = StopRequest{reason, std::move(failure)};
+      return;
+    }
+    to = control_;
+  }
+  if (to) to->stop(reason, std::move(failure));
+}
+
+std::optional<StopRequest> Run::begin() {
+  std::lock_guard lock(mutex_);
+  begun_ = true;
+  return std::exchange(early_stop_, std::nullopt);
 }
 
 bool Run::finished() const {
@@ -87,11 +102,12 @@ bool Run::exhausted() const {
 const RunResult& Run::conclude() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return result_.has_value(); });
-  while_active.reset();
-  if (!std::exchange(concluded_, true)) {
-    lock.unlock();
-    spec.on_end(*result_);
-  }
+  auto active = std::move(while_active);
+  const bool first = !std::exchange(concluded_, true);
+  // Not under the lock: the end of `active` waits for a thread that may be in stop().
+  lock.unlock();
+  active.reset();
+  if (first) spec.on_end(*result_);
   return *result_;
 }
 

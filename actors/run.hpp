@@ -40,6 +40,11 @@ public:
   virtual void stop(engine::StopReason reason, std::optional<engine::Failure> failure) = 0;
 };
 
+struct StopRequest {
+  engine::StopReason reason;
+  std::optional<engine::Failure> failure;
+};
+
 /// What a run ends with.
 struct RunResult {
   engine::RunOutcome outcome;
@@ -66,6 +71,8 @@ public:
 
   // ---- for who carries it out
   void attach(std::shared_ptr<RunControl> control);
+  /// The control takes stops from now on; gives the one that came before.
+  std::optional<StopRequest> begin();
   void add_rounds(std::vector<Round> rounds);
   /// Once. Drops the control, so that no actor handle outlives its system here.
   void finish(RunResult result);
@@ -97,6 +104,8 @@ private:
   std::deque<Round> rounds_;
   std::optional<RunResult> result_;
   bool concluded_ = false;
+  bool begun_ = false;
+  std::optional<StopRequest> early_stop_;
 
   // The consumer's own.
   std::deque<Round> taken_;

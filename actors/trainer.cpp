@@ -85,6 +85,7 @@ private:
     run_ = run;
     machine_ = std::make_unique<engine::RunMachine>(limits);
     perform(machine_->begin());
+    if (auto early = run->begin()) perform(machine_->stop(early->reason, std::move(early->failure)));
   }
 
   void attempt_over(const local::AttemptOver& over) {

@@ -24,7 +24,13 @@ void flush_output() {
   std::fflush(nullptr);
 }
 
-UserOutcome failure(ErrorCode code, std::string text) { return {true, false, code, std::move(text)}; }
+/// Somebody may put a whole file into an exception; nobody reads it.
+constexpr std::size_t longest_text = std::size_t{64} << 10;
+
+UserOutcome failure(ErrorCode code, std::string text) {
+  if (text.size() > longest_text) text = text.substr(0, longest_text) + "...";
+  return {true, false, code, std::move(text)};
+}
 
 void apply_environment(const std::vector<std::string>& entries) {
   for (const auto& entry : entries) {

@@ -126,7 +126,7 @@ private:
       else
         launch_thread(action.rank);
     } catch (const std::exception& error) {
-      perform(machine_->setup_failed(
+      perform(machine_->launch_failed(
           {FailureKind::fatal, ErrorCode::start_failed, action.rank,
            fmt::format("rank {} could not be started: {}", action.rank, error.what()), {}}));
     }

@@ -69,7 +69,10 @@ std::size_t CallbackThread::start(const TrainingInfo& info) {
 void CallbackThread::consume() {
   std::vector<Json> results;
   ResultInfo info;
-  info.stop = [run = run_.get()] { run->stop(engine::StopReason::asked); };
+  // Weak: a callback may keep its copy.
+  info.stop = [weak = std::weak_ptr<detail::Run>(run_)] {
+    if (auto run = weak.lock()) run->stop(engine::StopReason::asked);
+  };
   while (run_->next_round(results, info)) {
     auto text = text_of_exception([&] {
       for (auto& callback : callbacks_) callback->handle_result(results, info);

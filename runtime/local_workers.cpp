@@ -25,11 +25,20 @@ private:
 };
 
 /// One attempt: reports become rounds at once, on the thread that reports.
-class LocalAttempt : public std::enable_shared_from_this<LocalAttempt> {
+class LocalAttempt {
 public:
-  LocalAttempt(detail::Run& run, int attempt) : run_(run), attempt_(attempt) {
-    channel_ = std::make_shared<detail::ReportChannel>(detail::ReportWindow{}, [this] { forward(); });
-    session_ = std::make_shared<detail::Session>(detail::RankInfo{}, channel_, run.spec.detailed_metrics);
+  LocalAttempt(detail::Run& run, int attempt) : run_(run), attempt_(attempt) {}
+
+  static std::shared_ptr<LocalAttempt> make(detail::Run& run, int number) {
+    auto attempt = std::make_shared<LocalAttempt>(run, number);
+    // Weak: a thread that the function left behind may report when the attempt is over.
+    attempt->channel_ = std::make_shared<detail::ReportChannel>(
+        detail::ReportWindow{}, [weak = std::weak_ptr<LocalAttempt>(attempt)] {
+          if (auto alive = weak.lock()) alive->forward();
+        });
+    attempt->session_ =
+        std::make_shared<detail::Session>(detail::RankInfo{}, attempt->channel_, run.spec.detailed_metrics);
+    return attempt;
   }
 
   const std::shared_ptr<detail::Session>& session() const { return session_; }
@@ -143,17 +152,22 @@ void LocalWorkers::run(const std::shared_ptr<detail::Run>& run, const engine::Re
   auto control = std::make_shared<LocalControl>(limits);
   run->attach(control);
   auto actions = control->locked([](engine::RunMachine& machine) { return machine.begin(); });
+  last_ = UserOutcome{.stopped = true};
+  if (auto early = run->begin()) {
+    control->stop(early->reason, std::move(early->failure));
+    actions = control->locked(
+        [](engine::RunMachine& machine) { return machine.attempt_ended(std::nullopt, engine::Clock::now()); });
+  }
   for (;;) {
     if (!actions.empty())
       if (auto* finish = std::get_if<engine::FinishRun>(&actions.front())) {
         auto outcome = std::move(finish->outcome);
         Json result;
-        if (outcome.status == engine::RunStatus::succeeded && !last_.failed && !last_.stopped)
-          result = detail::unpack(last_.payload);
+        if (!last_.failed && !last_.stopped) result = detail::unpack(last_.payload);
         return run->finish({std::move(outcome), {std::move(result)}});
       }
     const auto number = control->locked([](engine::RunMachine& machine) { return machine.attempt(); });
-    auto attempt = std::make_shared<LocalAttempt>(*run, number);
+    auto attempt = LocalAttempt::make(*run, number);
     control->set_attempt(attempt);
     last_ = run_user_code([&] { return code_->run(attempt->session(), run->spec.function, run->spec.config); });
     control->set_attempt(nullptr);

@@ -34,8 +34,8 @@ private:
 
 /// What `receive_message` got.
 struct Received {
-  ssize_t size = -1;              ///< bytes; 0: the other side is gone; -1: see errno
-  std::vector<UniqueFd> fds;      ///< fewer than sent when this process is out of descriptors
+  ssize_t size = -1;          ///< bytes; 0: the other side is gone; -1: see errno
+  std::vector<UniqueFd> fds;  ///< fewer than sent when this process is out of descriptors
 };
 
 /// Sends one message with copies of `fds` (at most 8). False: see errno. Never raises SIGPIPE.

@@ -43,8 +43,10 @@ bool LogFile::open() {
 void LogFile::give_up(const std::string& reason) {
   failed_ = true;
   file_.reset();
-  fmt::print(stderr, "troupe: cannot write the log file {}: {}. Lines are still printed; check the folder, its rights and "
-                     "the free space.\n", path_.string(), reason);
+  fmt::print(stderr,
+             "troupe: cannot write the log file {}: {}. Lines are still printed; check the folder, its rights and "
+             "the free space.\n",
+             path_.string(), reason);
 }
 
 LogPrinter::LogPrinter(std::function<void()> on_room)

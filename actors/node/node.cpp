@@ -20,9 +20,10 @@ void check_state() {
                 "thread placement inside the worker.");
   }
   if (!process_state().initialized) {
-    throw Error(ErrorCode::invalid_state,
-                "worker processes need troupe::init(argc, argv) in the first line of main(), which was not called. Call "
-                "it, or use thread placement.");
+    throw Error(
+        ErrorCode::invalid_state,
+        "worker processes need troupe::init(argc, argv) in the first line of main(), which was not called. Call "
+        "it, or use thread placement.");
   }
 }
 

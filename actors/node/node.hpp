@@ -38,7 +38,7 @@ using Token = std::uint64_t;
 
 struct LaunchRequest {
   int rank = 0;
-  std::uint64_t group = 0;          ///< descriptors are relayed inside a group only
+  std::uint64_t group = 0;           ///< descriptors are relayed inside a group only
   std::filesystem::path log_file{};  ///< its lines are appended here; folders are made
   /// Called on the Node's thread, in order, never after the end event; must not block.
   std::function<void(Token, const ProcessEvent&)> on_event{};

@@ -183,10 +183,14 @@ void Node::Impl::handle(std::uint64_t key) {
     return;
   }
   switch (what) {
-    case Watched::descriptors: return relay_descriptor(token, found->second);
-    case Watched::out: return read_output(found->second, WorkerOutput::Stream::out);
-    case Watched::err: return read_output(found->second, WorkerOutput::Stream::err);
-    default: break;
+    case Watched::descriptors:
+      return relay_descriptor(token, found->second);
+    case Watched::out:
+      return read_output(found->second, WorkerOutput::Stream::out);
+    case Watched::err:
+      return read_output(found->second, WorkerOutput::Stream::err);
+    default:
+      break;
   }
   // A pidfd is watched only after the fork server was lost.
   worker_ended(found, {ProcessEvent::Kind::signaled, found->second.pid, SIGKILL, "killed with the fork server"});

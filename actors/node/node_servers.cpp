@@ -59,8 +59,9 @@ void Node::Impl::start_server() {
 void Node::Impl::adopt_server(ForkServer server) {
   if (!watch(server.socket.get(), Watched::server, 0, EPOLLIN)) {
     end_fork_server(std::move(server), std::chrono::milliseconds(0));
-    throw Error(ErrorCode::start_failed, "cannot watch the fork server: the system's limit of epoll watches is reached "
-                                         "(/proc/sys/fs/epoll/max_user_watches)");
+    throw Error(ErrorCode::start_failed,
+                "cannot watch the fork server: the system's limit of epoll watches is reached "
+                "(/proc/sys/fs/epoll/max_user_watches)");
   }
   server_ = std::move(server);
   server_said_hello_ = false;

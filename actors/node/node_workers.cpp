@@ -19,24 +19,35 @@ constexpr std::size_t max_dead = 64;
 
 std::string ended_text(const ForkEvent& event, const WorkerRecord& record) {
   switch (event.kind) {
-    case ForkEvent::Kind::exited: return exited_text(event.value);
-    case ForkEvent::Kind::failed: return fork_failed_text(event.value);
-    case ForkEvent::Kind::stopped: return fmt::format("stopped by {}", signal_name(event.value));
-    case ForkEvent::Kind::continued: return "continued";
+    case ForkEvent::Kind::exited:
+      return exited_text(event.value);
+    case ForkEvent::Kind::failed:
+      return fork_failed_text(event.value);
+    case ForkEvent::Kind::stopped:
+      return fmt::format("stopped by {}", signal_name(event.value));
+    case ForkEvent::Kind::continued:
+      return "continued";
     case ForkEvent::Kind::signaled:
       return event.value == record.last_signal_sent ? killed_by_us_text(event.value) : killed_text(event.value);
-    default: return "";
+    default:
+      return "";
   }
 }
 
 ProcessEvent::Kind to_public(ForkEvent::Kind kind) {
   switch (kind) {
-    case ForkEvent::Kind::forked: return ProcessEvent::Kind::forked;
-    case ForkEvent::Kind::exited: return ProcessEvent::Kind::exited;
-    case ForkEvent::Kind::signaled: return ProcessEvent::Kind::signaled;
-    case ForkEvent::Kind::stopped: return ProcessEvent::Kind::stopped;
-    case ForkEvent::Kind::continued: return ProcessEvent::Kind::continued;
-    default: return ProcessEvent::Kind::failed;
+    case ForkEvent::Kind::forked:
+      return ProcessEvent::Kind::forked;
+    case ForkEvent::Kind::exited:
+      return ProcessEvent::Kind::exited;
+    case ForkEvent::Kind::signaled:
+      return ProcessEvent::Kind::signaled;
+    case ForkEvent::Kind::stopped:
+      return ProcessEvent::Kind::stopped;
+    case ForkEvent::Kind::continued:
+      return ProcessEvent::Kind::continued;
+    default:
+      return ProcessEvent::Kind::failed;
   }
 }
 

@@ -14,27 +14,41 @@ namespace {
 
 std::string_view likely_cause(int signal_number) {
   switch (signal_number) {
-    case SIGKILL: return " (out of memory?)";
-    case SIGSEGV: return " (crash, or stack overflow?)";
-    case SIGABRT: return " (abort() or an uncaught exception)";
-    case SIGBUS: return " (bad memory access, or is /dev/shm or a mapped file's disk full?)";
-    case SIGFPE: return " (integer division by zero?)";
-    case SIGILL: return " (built for another CPU?)";
-    case SIGXCPU: return " (limit of CPU time, ulimit -t)";
-    case SIGXFSZ: return " (limit of file size, ulimit -f)";
-    case SIGSYS: return " (system call refused by a sandbox?)";
-    default: return "";
+    case SIGKILL:
+      return " (out of memory?)";
+    case SIGSEGV:
+      return " (crash, or stack overflow?)";
+    case SIGABRT:
+      return " (abort() or an uncaught exception)";
+    case SIGBUS:
+      return " (bad memory access, or is /dev/shm or a mapped file's disk full?)";
+    case SIGFPE:
+      return " (integer division by zero?)";
+    case SIGILL:
+      return " (built for another CPU?)";
+    case SIGXCPU:
+      return " (limit of CPU time, ulimit -t)";
+    case SIGXFSZ:
+      return " (limit of file size, ulimit -f)";
+    case SIGSYS:
+      return " (system call refused by a sandbox?)";
+    default:
+      return "";
   }
 }
 
 std::string_view fork_advice(int error) {
   switch (error) {
-    case EAGAIN: return "the limit of processes is reached (ulimit -u, or pids.max of the container): raise it or use "
-                        "fewer workers";
-    case ENOMEM: return "memory is short: use fewer workers, or allow overcommit (vm.overcommit_memory)";
+    case EAGAIN:
+      return "the limit of processes is reached (ulimit -u, or pids.max of the container): raise it or use "
+             "fewer workers";
+    case ENOMEM:
+      return "memory is short: use fewer workers, or allow overcommit (vm.overcommit_memory)";
     case EMFILE:
-    case ENFILE: return "raise the limit of descriptors (ulimit -n) or use fewer workers";
-    default: return "";
+    case ENFILE:
+      return "raise the limit of descriptors (ulimit -n) or use fewer workers";
+    default:
+      return "";
   }
 }
 

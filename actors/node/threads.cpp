@@ -33,7 +33,7 @@ std::thread start_thread(const char* name, std::function<void()> body) {
 }
 
 bool has_one_thread() {
-  struct stat tasks {};
+  struct stat tasks{};
   return ::stat("/proc/self/task", &tasks) == 0 && tasks.st_nlink == 3;  // 2 and one for each thread
 }
 

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <vector>
 
 #include <troupe/error.hpp>
@@ -34,6 +35,17 @@ std::string_view without_tag(std::string_view text) {
   return text.starts_with("[json.exception") && end != std::string_view::npos ? text.substr(end + 2) : text;
 }
 
+bool is_nested_deeper(const Json& value, int levels) {
+  if (!value.is_structured()) return false;
+  if (levels == 0) return true;
+  return std::any_of(value.begin(), value.end(), [levels](const Json& one) { return is_nested_deeper(one, levels - 1); });
+}
+
+[[noreturn]] void refuse_nesting() {
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("a JSON value is nested more than {} levels deep: flatten it", deepest_nesting));
+}
+
 /// nlohmann's own builder of values with a limit: its reader recurses, so a few kilobytes of nested arrays from
 /// outside would overflow the stack.
 class LimitedParser : public nlohmann::detail::json_sax_dom_parser<Json> {
@@ -49,8 +61,7 @@ public:
 private:
   bool deeper() {
     if (++depth_ <= deepest_nesting) return true;
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("a JSON value is nested more than {} levels deep: flatten it", deepest_nesting));
+    refuse_nesting();
   }
   bool shallower() {
     --depth_;
@@ -124,6 +135,7 @@ std::string pack(const Json& value) {
 }
 
 void pack_to(std::string& out, const Json& value) {
+  if (is_nested_deeper(value, deepest_nesting)) refuse_nesting();  // the other side would refuse it
   Json::to_msgpack(value, nlohmann::detail::output_adapter<char>(out));
 }
 

@@ -56,7 +56,23 @@ GroupActions GroupMachine::ready(int rank, Time /*now*/) {
 
 GroupActions GroupMachine::setup_failed(Failure failure) {
   GroupActions actions;
-  if (!leaving_) give_up_start(std::move(failure), actions);
+  if (leaving_) return actions;
+  // Not of use any more; a later attempt makes a new one.
+  if (failure.rank >= 0 && limits_.can_kill) {
+    slot(failure.rank).killed = true;
+    actions.push_back(KillWorker{failure.rank, false});
+  }
+  give_up_start(std::move(failure), actions);
+  return actions;
+}
+
+GroupActions GroupMachine::launch_failed(Failure failure) {
+  GroupActions actions;
+  slot(failure.rank) = Slot{};
+  if (leaving_)
+    end_leave_if_gone(actions);
+  else
+    give_up_start(std::move(failure), actions);
   return actions;
 }
 
@@ -193,7 +209,10 @@ GroupActions GroupMachine::lost(int rank, const std::string& cause, std::vector<
     end_leave_if_gone(actions);
     return actions;
   }
-  if (before == State::starting && expected) return actions;  // given up already
+  if (before == State::starting && expected) {  // given up already, but the next attempt may have begun meanwhile
+    if (attempt_ == Attempt::pending) launch(rank, now, actions);
+    return actions;
+  }
   if (before == State::starting) {
     lost_while_starting(rank, cause, std::move(log_lines), now, actions);
     return actions;
@@ -303,7 +322,10 @@ GroupActions GroupMachine::tick(Time now) {
     auto& s = slot(rank);
     if (s.state != State::starting || s.killed || now < s.start_deadline) continue;
     s.killed = true;
-    if (limits_.can_kill) actions.push_back(KillWorker{rank, false});
+    if (limits_.can_kill)
+      actions.push_back(KillWorker{rank, false});
+    else
+      s.state = State::stuck;
     give_up_start({FailureKind::fatal, ErrorCode::deadline, rank,
                    fmt::format("rank {} was not up within {} ms (worker_start_deadline){}", rank,
                                limits_.start_deadline.count(),

@@ -72,6 +72,8 @@ public:
   GroupActions ready(int rank, Time now);
   /// The worker's hook, backend or object threw, or it was refused: trying again cannot help.
   GroupActions setup_failed(Failure failure);
+  /// There is no worker for `failure.rank`, and none will come.
+  GroupActions launch_failed(Failure failure);
 
   GroupActions begin_attempt(Time now);
   GroupActions stop_attempt(bool at_once, Time now);

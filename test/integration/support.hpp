@@ -48,7 +48,8 @@ private:
 template <class Test>
 void on_both_placements(Test&& test) {
   for (auto placement : {Placement::process, Placement::thread}) {
-    DOCTEST_INFO("placement: ", placement == Placement::process ? "process" : "thread");
+    const std::string name = placement == Placement::process ? "process" : "thread";
+    DOCTEST_CAPTURE(name);
     test(placement);
   }
 }

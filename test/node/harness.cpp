@@ -86,6 +86,7 @@ void drain(node::Token token) {
 }
 
 StdoutTo::StdoutTo(int fd) {
+  drain(0);  // lines of earlier workers go where they belong
   std::fflush(stdout);
   saved_.reset(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 10));
   ::dup2(fd, STDOUT_FILENO);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of the process layer share: workers under test, captured output, programs run in a process of their own.
+// What the tests of the process layer share: workers under test, captured output, programs run in a process of their
+// own.
 #pragma once
 
 #include <chrono>

@@ -33,8 +33,8 @@ const std::vector<std::vector<std::string>> both_ways = {{}, {"TROUPE_TEST_REEXE
 
 DOCTEST_TEST_CASE("exit of the host on any thread ends all its processes") {
   for (const auto& environment : both_ways) {
-    for (const auto* host : {"--host=exit_main", "--host=exit_in_event", "--host=exit_in_drain",
-                             "--host=exit_with_stopped_server"}) {
+    for (const auto* host :
+         {"--host=exit_main", "--host=exit_in_event", "--host=exit_in_drain", "--host=exit_with_stopped_server"}) {
       DOCTEST_CAPTURE(host);
       Program program({host}, environment);
       const auto pids = open_pids(program.read_line());

@@ -99,8 +99,8 @@ int exit_in_own_fork() {
   ::waitpid(child, nullptr, 0);
   std::promise<ProcessEvent> second;
   launch(second);
-  const bool same = second.get_future().get().kind == ProcessEvent::Kind::forked &&
-                    Node::instance().fork_server_pid() == server;
+  const bool same =
+      second.get_future().get().kind == ProcessEvent::Kind::forked && Node::instance().fork_server_pid() == server;
   say(same ? "still there" : "lost");
   say_pids(event);
   return 7;

@@ -47,9 +47,9 @@ std::string describe_surroundings() {
   ::getrlimit(RLIMIT_CORE, &core);
   sigset_t mask;
   ::sigprocmask(SIG_SETMASK, nullptr, &mask);
-  struct sigaction pipe {};
+  struct sigaction pipe{};
   ::sigaction(SIGPIPE, nullptr, &pipe);
-  struct sigaction terminate {};
+  struct sigaction terminate{};
   ::sigaction(SIGTERM, nullptr, &terminate);
   return fmt::format("fds={} stdin={} name={} core={} masked={} sigpipe={} sigterm={}", open_descriptors(),
                      std::filesystem::read_symlink("/proc/self/fd/0").native(), name, core.rlim_cur,
@@ -136,7 +136,11 @@ std::string die(int signal_number) {
 void obey_commands(const node::WorkerStart& start) {
   bool working = true;
   const std::map<std::string, std::function<std::string(Argument)>> commands = {
-      {"return", [&](Argument) { working = false; return "ok"; }},
+      {"return",
+       [&](Argument) {
+         working = false;
+         return "ok";
+       }},
       {"exit", [](Argument a) -> std::string { ::_exit(std::stoi(a)); }},
       {"raise", [](Argument a) { return die(std::stoi(a)); }},
       {"throw", [](Argument a) -> std::string { throw std::runtime_error(a); }},
@@ -144,16 +148,29 @@ void obey_commands(const node::WorkerStart& start) {
       {"print", [](Argument a) { return print(stdout, a + "\n"); }},
       {"eprint", [](Argument a) { return print(stderr, a + "\n"); }},
       {"partial", [](Argument a) { return print(stdout, a); }},
-      {"unflushed", [](Argument a) { std::fputs(a.c_str(), stdout); return "ok"; }},
+      {"unflushed",
+       [](Argument a) {
+         std::fputs(a.c_str(), stdout);
+         return "ok";
+       }},
       {"flood", [](Argument a) { return print(stdout, std::string(std::stoul(a), 'y')); }},
-      {"lines", [&](Argument a) { print_lines(start.stream, a); return "ok"; }},
+      {"lines",
+       [&](Argument a) {
+         print_lines(start.stream, a);
+         return "ok";
+       }},
       {"surroundings", [](Argument) { return describe_surroundings(); }},
       {"token", [&](Argument) { return std::to_string(start.token); }},
       {"grandchild", [](Argument a) { return start_grandchild(a == "noisy"); }},
       {"send_fd", [&](Argument a) { return send_memfd(start.descriptors, a); }},
-      {"receive_fd", [&](Argument a) { return receive_memfd(start.descriptors, std::chrono::milliseconds(std::stoi(a))); }},
+      {"receive_fd",
+       [&](Argument a) { return receive_memfd(start.descriptors, std::chrono::milliseconds(std::stoi(a))); }},
       {"node", [](Argument) { return try_a_node(); }},
-      {"getenv", [](Argument a) { const char* v = std::getenv(a.c_str()); return std::string(v ? v : "(unset)"); }},
+      {"getenv",
+       [](Argument a) {
+         const char* v = std::getenv(a.c_str());
+         return std::string(v ? v : "(unset)");
+       }},
   };
   for (std::string line; working && read_line(start.stream, line);) {
     const auto space = line.find(' ');

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The worker of these tests: obeys commands, one a line, that come over its stream socket, and answers each with a line.
+// The worker of these tests: obeys commands, one a line, that come over its stream socket, and answers each with a
+// line.
 #pragma once
 
 #include "actors/node/node.hpp"
