@@ -48,7 +48,8 @@ int run(int argc, char** argv) {
   const int direct = train_func(troupe::Config(config));
   const auto local = train_on(0, config);
   const auto workers = train_on(num_workers, config);
-  std::cout << "direct " << direct << ", local " << troupe::Json(local) << ", workers " << troupe::Json(workers) << "\n";
+  std::cout << "direct " << direct << ", local " << troupe::Json(local) << ", workers " << troupe::Json(workers)
+            << "\n";
   return 0;
 }
 

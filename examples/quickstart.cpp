@@ -43,8 +43,8 @@ int run(int argc, char** argv) {
 
   troupe::Trainer trainer({.num_workers = num_workers});
   trainer.start();
-  auto results = trainer.run(troupe::fn<train_func>, {.config = {{"num_epochs", num_epochs}},
-                                                      .callbacks = {std::make_shared<PrintRounds>()}});
+  auto results = trainer.run(troupe::fn<train_func>,
+                             {.config = {{"num_epochs", num_epochs}}, .callbacks = {std::make_shared<PrintRounds>()}});
   trainer.shutdown();
   std::cout << troupe::Json(results) << "\n";
   return 0;

@@ -38,9 +38,7 @@ public:
     round_ = info.round;
   }
 
-  void finish_training(bool error) override {
-    std::cout << "training " << (error ? "failed" : "ended well") << "\n";
-  }
+  void finish_training(bool error) override { std::cout << "training " << (error ? "failed" : "ended well") << "\n"; }
 
   double best() const { return best_; }
   std::int64_t round() const { return round_; }

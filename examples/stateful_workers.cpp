@@ -3,11 +3,10 @@
 //
 //   build/bin/stateful_workers [--num-workers 2]
 //
-// Last line: rank 1 threw: rank 1: the learning rate must be above 0
+// Last line: rank 1: the learning rate must be above 0 \(user_code\)
 #include <future>
 #include <iostream>
 #include <stdexcept>
-#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <troupe/troupe.hpp>
@@ -51,15 +50,15 @@ int run(int argc, char** argv) {
   std::cout << "rank 1: " << worker.execute(step, 0.25) << "\n";
 
   // submit() does not wait: calls on one worker run in the order given.
-  std::vector<std::future<double>> pending;
-  for (int i = 0; i < 3; ++i) pending.push_back(worker.submit(step, 0.25));
-  for (auto& result : pending) std::cout << "rank 1: " << result.get() << "\n";
+  std::future<double> first = worker.submit(step, 0.25);
+  std::future<double> second = worker.submit(step, 0.25);
+  std::cout << "rank 1: " << first.get() << ", then " << second.get() << "\n";
 
-  // An exception comes back with the rank it was thrown on; the workers live on.
+  // An exception comes back with its text and the rank it was thrown on (error.rank()); the workers live on.
   try {
     worker.execute(step, -1);
   } catch (const troupe::Error& error) {
-    std::cout << "rank " << error.rank().value() << " threw: " << error.what() << "\n";
+    std::cout << error.what() << " (" << troupe::to_string(error.code()) << ")\n";
   }
   trainer.shutdown();
   return 0;

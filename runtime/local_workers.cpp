@@ -152,7 +152,8 @@ void LocalWorkers::run(const std::shared_ptr<detail::Run>& run, const engine::Re
   auto control = std::make_shared<LocalControl>(limits);
   run->attach(control);
   auto actions = control->locked([](engine::RunMachine& machine) { return machine.begin(); });
-  last_ = UserOutcome{.stopped = true};
+  last_ = {};
+  last_.stopped = true;
   if (auto early = run->begin()) {
     control->stop(early->reason, std::move(early->failure));
     actions = control->locked(

@@ -98,6 +98,10 @@ engine::RetryLimits TrainerImpl::retry_limits() const {
 void TrainerImpl::start(const Fn& hook, ObjectSpec object) {
   if (started()) throw Error(ErrorCode::invalid_state, "the trainer is started already: call shutdown() first");
   check_gpus();
+  if (object.arguments.size() > max_payload_bytes)
+    throw Error(ErrorCode::too_large,
+                fmt::format("the object's arguments of {} bytes are above the limit of {}: pass the path of a file instead",
+                            object.arguments.size(), max_payload_bytes));
   auto made = std::make_shared<Group>();
   if (settings_.local_mode()) {
     UserSetup setup;

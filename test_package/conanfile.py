@@ -18,8 +18,6 @@ class TestPackage(ConanFile):
         self.requires(self.tested_reference_str)
 
     def layout(self):
-        # The tree stays clean: the consumer is built in a temporary folder.
-        self.folders.base_build = tempfile.mkdtemp(prefix="troupe_test_package")
         cmake_layout(self)
 
     def generate(self):

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -25,6 +26,15 @@ namespace {
 constexpr int token_shift = 3;  // room for Node::Impl::Watched below the token
 constexpr std::uint64_t watched_mask = (1U << token_shift) - 1;
 constexpr std::chrono::milliseconds exit_patience{1000};
+
+/// Of a worker: stream, descriptor channel, stdout, stderr; the Node's ends first. Empty, with errno, when there are no
+/// descriptors left; then none of them is kept.
+std::optional<std::array<FdPair, 4>> make_ends() {
+  std::array<FdPair, 4> ends;
+  const bool made = (ends[0] = make_socketpair(SOCK_STREAM)) && (ends[1] = make_socketpair(SOCK_SEQPACKET)) &&
+                    (ends[2] = make_log_pipe()) && (ends[3] = make_log_pipe());
+  return made ? std::optional(std::move(ends)) : std::nullopt;
+}
 
 [[noreturn]] void throw_no_descriptors(int rank, int error) {
   rlimit limit{};
@@ -56,13 +66,11 @@ Node::Impl::Impl()
 }
 
 Launched Node::Impl::launch(LaunchRequest request) {
-  auto stream = make_socketpair(SOCK_STREAM);
-  auto descriptors = make_socketpair(SOCK_SEQPACKET);
-  auto out = make_log_pipe();
-  auto err = make_log_pipe();
-  if (!stream || !descriptors || !out || !err) {
+  auto ends = make_ends();
+  if (!ends) {
     throw_no_descriptors(request.rank, errno);
   }
+  auto& [stream, descriptors, out, err] = *ends;
   WorkerRecord record{.request = std::move(request),
                       .output = WorkerOutput(std::move(out.first), std::move(err.first)),
                       .descriptors = std::move(descriptors.first),
@@ -70,8 +78,8 @@ Launched Node::Impl::launch(LaunchRequest request) {
                       .early_signals = {}};
   record.output.set_log_file(record.request.log_file);
   std::vector<UniqueFd> fds;
-  for (auto* end : {&stream.second, &descriptors.second, &out.second, &err.second}) {
-    fds.push_back(std::move(*end));
+  for (auto& pair : *ends) {
+    fds.push_back(std::move(pair.second));
   }
   Lock lock(mutex_);
   ensure_server(lock);

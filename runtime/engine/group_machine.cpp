@@ -57,8 +57,8 @@ GroupActions GroupMachine::ready(int rank, Time /*now*/) {
 GroupActions GroupMachine::setup_failed(Failure failure) {
   GroupActions actions;
   if (leaving_) return actions;
-  // Not of use any more; a later attempt makes a new one.
-  if (failure.rank >= 0 && limits_.can_kill) {
+  // A replacement that is of no use; the next attempt makes a new one. (A start that fails ends all workers anyway.)
+  if (!start_pending_ && failure.rank >= 0 && limits_.can_kill) {
     slot(failure.rank).killed = true;
     actions.push_back(KillWorker{failure.rank, false});
   }

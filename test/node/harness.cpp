@@ -68,7 +68,7 @@ std::vector<node::ProcessEvent> TestWorker::events() const {
 }
 
 node::ProcessEvent TestWorker::wait_until(const std::function<bool(const node::ProcessEvent&)>& fits,
-                                          const char* what) {
+                                          const std::string& what) {
   std::unique_lock lock(log_->mutex);
   auto found = log_->events.end();
   const bool came = log_->changed.wait_for(lock, patience, [&] {

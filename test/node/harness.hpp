@@ -48,7 +48,7 @@ private:
     std::condition_variable changed;
     std::vector<node::ProcessEvent> events;
   };
-  node::ProcessEvent wait_until(const std::function<bool(const node::ProcessEvent&)>& fits, const char* what);
+  node::ProcessEvent wait_until(const std::function<bool(const node::ProcessEvent&)>& fits, const std::string& what);
 
   std::shared_ptr<Log> log_;
   node::Token token_ = 0;

@@ -23,10 +23,10 @@ using node::Node;
 
 DOCTEST_TEST_CASE("every end of a worker is told exactly") {
   struct Case {
-    const char* command;
+    std::string command;
     Kind kind;
     int value;
-    const char* text;
+    std::string text;
   };
   for (const auto& [command, kind, value, text] : {
            Case{"return", Kind::exited, 0, "exited with status 0"},
@@ -210,7 +210,7 @@ DOCTEST_TEST_CASE("a blocked terminal stops the printing, not the watching") {
 DOCTEST_TEST_CASE("a grandchild that keeps the pipes open does not hide the end") {
   const node::UniqueFd null(::open("/dev/null", O_WRONLY | O_CLOEXEC));
   const StdoutTo redirected(null.get());
-  for (const auto* manner : {"silent", "noisy"}) {
+  for (const std::string manner : {"silent", "noisy"}) {
     DOCTEST_CAPTURE(manner);
     TestWorker worker;
     const auto grandchild = std::stoi(worker.ask(fmt::format("grandchild {}", manner)));

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// Worker processes that die, and what becomes of the run.
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <exception>
+#include <fstream>
+#include <iostream>
+#include <thread>
+
+#include "actors/node/node.hpp"
+#include "test/integration/support.hpp"
+
+namespace troupe::test {
+namespace {
+
+std::filesystem::path folder_of(const Config& config) { return config["folder"].get<std::string>(); }
+
+/// Rank 1 dies in the first attempt, after a report.
+Json die_once(const Config& config) {
+  train::report({{"x", 1}});
+  if (train::world_rank() == 1 && is_first(folder_of(config), "died")) ::raise(SIGKILL);
+  train::report({{"x", 2}});
+  return train::world_rank();
+}
+
+/// Every attempt leaves a line.
+Json die_always(const Config& config) {
+  if (train::world_rank() != 1) {
+    while (!train::should_stop()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return nullptr;
+  }
+  std::ofstream(folder_of(config) / "attempts", std::ios::app) << "x";
+  for (int line = 1; line <= 30; ++line) std::cout << "line " << line << "\n";
+  std::cout.flush();
+  ::raise(SIGKILL);
+  return nullptr;
+}
+
+int overflow_stack(int depth) {
+  volatile char page[4096];
+  page[0] = static_cast<char>(depth);
+  return depth == -1 ? page[0] : overflow_stack(depth + 1) + page[0];
+}
+
+void end_badly(const Config& config) {
+  if (train::world_rank() != 1) return;
+  const auto how = config["how"].get<std::string>();
+  if (how == "abort") std::abort();
+  if (how == "exit 3") ::_exit(3);
+  if (how == "exit 0") std::exit(0);
+  if (how == "terminate") std::terminate();
+  if (how == "thread") std::thread([] { throw std::runtime_error("nobody catches this"); }).join();
+  if (how == "stack") std::cout << overflow_stack(0);
+  if (how == "null") *static_cast<volatile int*>(nullptr) = 1;
+}
+
+Json rank() { return train::world_rank(); }
+
+}  // namespace
+
+DOCTEST_TEST_CASE("a lost worker costs one retry") {
+  TestTrainer trainer({.num_workers = 3});
+  trainer->start();
+  const auto pids = trainer->worker_pids();
+  auto recorder = std::make_shared<Recorder>();
+  const auto results =
+      trainer->run(fn<die_once>, {.config = {{"folder", trainer.folder()}}, .callbacks = {recorder}});
+  DOCTEST_CHECK(Json(results).dump() == "[0,1,2]");
+  DOCTEST_REQUIRE(recorder->infos.size() >= 2);
+  DOCTEST_CHECK(recorder->infos.back().attempt == 2);
+  DOCTEST_CHECK(recorder->infos.back().round == 2);
+  DOCTEST_CHECK(recorder->infos.back().world_size == 3);
+  DOCTEST_CHECK(recorder->rounds.back().at(1)["_training_iteration"] == 2);
+  DOCTEST_CHECK(recorder->started == 1);
+  DOCTEST_CHECK(recorder->finishes == std::vector<bool>{false});
+  const auto after = trainer->worker_pids();
+  DOCTEST_CHECK(after[0] == pids[0]);  // survivors stay
+  DOCTEST_CHECK(after[2] == pids[2]);
+  DOCTEST_CHECK(after[1] != pids[1]);
+  const auto story = Json::parse(read_file(trainer->latest_run_dir() / "run.json"));
+  DOCTEST_CHECK(story["outcome"].dump() == R"({"status":"succeeded","attempts":2})");
+}
+
+DOCTEST_TEST_CASE("an iterator goes on after a lost worker") {
+  TestTrainer trainer({.num_workers = 2});
+  auto iterator = trainer->run_iterator(fn<die_once>, {.config = {{"folder", trainer.folder()}}});
+  int last = 0;
+  for (auto& round : iterator) last = round.at(1)["x"].get<int>();
+  DOCTEST_CHECK(last == 2);
+  DOCTEST_CHECK(Json(iterator.get_returns()).dump() == "[0,1]");
+}
+
+DOCTEST_TEST_CASE("without retries the error shows rank and signal and last output") {
+  TestTrainer trainer({.num_workers = 2, .max_retries = 0});
+  auto recorder = std::make_shared<Recorder>();
+  const auto error = error_of([&] {
+    trainer->run(fn<die_always>, {.config = {{"folder", trainer.folder()}}, .callbacks = {recorder}});
+  });
+  DOCTEST_CHECK(error.training_failed);
+  DOCTEST_CHECK(error.code == ErrorCode::worker_lost);
+  DOCTEST_CHECK(error.rank == 1);
+  DOCTEST_CHECK(error.says("rank 1"));
+  DOCTEST_CHECK(error.says("killed by SIGKILL (out of memory?)"));
+  DOCTEST_CHECK(error.says("max_retries = 0"));
+  DOCTEST_CHECK(!error.says("line 10\n"));
+  for (int line = 11; line <= 30; ++line) DOCTEST_CHECK(error.says("line " + std::to_string(line)));
+  DOCTEST_CHECK(recorder->finishes == std::vector<bool>{true});
+  DOCTEST_CHECK(read_file(trainer.folder() / "attempts") == "x");
+  DOCTEST_CHECK(Json(trainer->run(fn<rank>)).dump() == "[0,1]");
+}
+
+DOCTEST_TEST_CASE("N retries are N restarts") {
+  for (int retries : {1, 3}) {
+    TestTrainer trainer({.num_workers = 2, .max_retries = retries});
+    const auto error = error_of([&] { trainer->run(fn<die_always>, {.config = {{"folder", trainer.folder()}}}); });
+    DOCTEST_CHECK(error.code == ErrorCode::worker_lost);
+    DOCTEST_CHECK(error.says("max_retries = " + std::to_string(retries)));
+    DOCTEST_CHECK(read_file(trainer.folder() / "attempts").size() == static_cast<std::size_t>(retries) + 1);
+    std::filesystem::remove(trainer.folder() / "attempts");
+    error_of([&] { trainer->run(fn<die_always>, {.config = {{"folder", trainer.folder()}}}); });
+    DOCTEST_CHECK(read_file(trainer.folder() / "attempts").size() == static_cast<std::size_t>(retries) + 1);
+  }
+}
+
+DOCTEST_TEST_CASE("a crash loop is ended by the restart window") {
+  TestTrainer trainer({.num_workers = 2, .max_retries = -1});
+  const auto error = error_of([&] { trainer->run(fn<die_always>, {.config = {{"folder", trainer.folder()}}}); });
+  DOCTEST_CHECK(error.code == ErrorCode::worker_lost);
+  DOCTEST_CHECK(error.says("5 restarts within 60 s"));
+  DOCTEST_CHECK(read_file(trainer.folder() / "attempts").size() == 6);
+}
+
+DOCTEST_TEST_CASE("without a limit of retries a run that makes progress goes on") {
+  TestTrainer trainer({.num_workers = 2, .max_retries = -1});
+  const auto results = trainer->run(
+      [](const Config& config) {
+        train::report({{"x", 1}});
+        for (int i = 0; train::world_rank() == 1 && i < 8; ++i)
+          if (is_first(folder_of(config), "death_" + std::to_string(i))) {
+            // Only after the round is complete at the driver: the death of rank 1 is not a crash loop then.
+            wait_for_fifo(folder_of(config) / "round");
+            ::raise(SIGKILL);
+          }
+        return "alive";
+      },
+      {.config = {{"folder", (Fifo(trainer.folder() / "round"), trainer.folder())}},
+       .callbacks = {[&] {
+         auto callback = std::make_shared<FunctionCallback>();
+         callback->on_result = [&](const auto&, const ResultInfo& info) {
+           if (info.attempt <= 8) write_fifo(trainer.folder() / "round", "x");
+         };
+         return callback;
+       }()}});
+  DOCTEST_CHECK(results == std::vector<Json>(2, "alive"));
+}
+
+DOCTEST_TEST_CASE("user errors are retried only when asked") {
+  constexpr auto throw_once = [](const Config& config) {
+    if (train::world_rank() == 1 && is_first(folder_of(config), "threw")) throw std::runtime_error("flaky");
+    return "fine";
+  };
+  for (auto placement : {Placement::process, Placement::thread}) {
+    TestTrainer strict({.num_workers = 2, .placement = placement});
+    DOCTEST_CHECK(error_of([&] { strict->run(throw_once, {.config = {{"folder", strict.folder()}}}); }).says("flaky"));
+    TestTrainer patient({.num_workers = 2, .placement = placement, .retry_user_errors = true});
+    DOCTEST_CHECK(patient->run(throw_once, {.config = {{"folder", patient.folder()}}}) == std::vector<Json>(2, "fine"));
+    const auto error = error_of([&] { patient->run([] { throw std::runtime_error("always"); }); });
+    DOCTEST_CHECK(error.code == ErrorCode::user_code);
+    DOCTEST_CHECK(error.says("attempt 4"));
+  }
+}
+
+DOCTEST_TEST_CASE("every bad end of a worker is told exactly") {
+  const std::vector<std::pair<std::string, std::string>> ends = {
+      {"abort", "killed by SIGABRT"}, {"exit 3", "exited with status 3"}, {"exit 0", "exited with status 0"},
+      {"terminate", "killed by SIGABRT"}, {"thread", "killed by SIGABRT"}, {"stack", "killed by SIGSEGV"},
+      {"null", "killed by SIGSEGV"},
+  };
+  TestTrainer trainer({.num_workers = 2, .max_retries = 0});
+  for (const auto& [how, text] : ends) {
+    DOCTEST_CAPTURE(how);
+    const auto error = error_of([&] { trainer->run(fn<end_badly>, {.config = {{"how", how}}}); });
+    DOCTEST_CHECK(error.code == ErrorCode::worker_lost);
+    DOCTEST_CHECK(error.rank == 1);
+    DOCTEST_CHECK_MESSAGE(error.says(text), error.text);
+    if (how == "thread") DOCTEST_CHECK(error.says("nobody catches this"));
+  }
+  DOCTEST_CHECK(Json(trainer->run(fn<rank>)).dump() == "[0,1]");
+}
+
+DOCTEST_TEST_CASE("the death of an idle worker is no failure of the next run") {
+  TestTrainer trainer({.num_workers = 2});
+  trainer->start();
+  const auto victim = trainer->worker_pids()[1];
+  ProcessWatch watch(victim);
+  ::kill(victim, SIGKILL);
+  DOCTEST_CHECK(watch.ends_within(patience));
+  DOCTEST_CHECK(Json(trainer->run(fn<rank>)).dump() == "[0,1]");
+  DOCTEST_CHECK(trainer->worker_pids()[1] != victim);
+}
+
+DOCTEST_TEST_CASE("the loss of the fork server is recovered in a run and between runs") {
+  TestTrainer trainer({.num_workers = 2});
+  trainer->start();
+  const auto first = node::Node::instance().fork_server_pid();
+  DOCTEST_REQUIRE(first > 0);
+  auto killer = std::make_shared<FunctionCallback>();
+  std::vector<int> attempts;
+  killer->on_result = [&](const auto&, const ResultInfo& info) {
+    if (attempts.empty()) ::kill(first, SIGKILL);
+    attempts.push_back(info.attempt);
+  };
+  const auto results = trainer->run(
+      [](const Config& config) {
+        train::report({{"x", 1}});
+        // The first attempt waits for its death.
+        while (is_first(folder_of(config), "waited_" + std::to_string(train::world_rank()))) ::pause();
+        return train::world_rank();
+      },
+      {.config = {{"folder", trainer.folder()}}, .callbacks = {killer}});
+  DOCTEST_CHECK(Json(results).dump() == "[0,1]");
+  DOCTEST_CHECK(attempts.back() == 2);
+  const auto second = node::Node::instance().fork_server_pid();
+  DOCTEST_CHECK(second > 0);
+  DOCTEST_CHECK(second != first);
+  ProcessWatch watch(second);
+  ::kill(second, SIGKILL);
+  DOCTEST_CHECK(watch.ends_within(patience));
+  DOCTEST_CHECK(Json(trainer->run(fn<rank>)).dump() == "[0,1]");
+  trainer->shutdown();
+  DOCTEST_CHECK(process_tree(::getpid()).size() == 2);  // this program and the fork server
+}
+
+}  // namespace troupe::test
