@@ -92,9 +92,10 @@ private:
     if (!run_ || over.generation != generation_) return;
     results_ = over.results;
     const bool failed = over.failure.has_value();
+    const int attempt = machine_->attempt();
     auto actions = machine_->attempt_ended(over.failure, Clock::now());
     if (failed && !machine_->finished())
-      log_warning("attempt {} failed: rank {} {}; {} in {} ms", over.failure ? machine_->attempt() : 0,
+      log_warning("attempt {} failed: rank {} {}; {} in {} ms", attempt,
                   over.failure->rank, over.failure->text, machine_->last_decision().reason,
                   machine_->last_decision().delay.count());
     perform(std::move(actions));

@@ -96,6 +96,7 @@ private:
     Clock::time_point launched;
     int pid = -1;
     std::deque<std::uint32_t> delivered;  // sizes of reports that the consumer has not taken yet
+    bool is_forked = false;  // the Node knows its process
     bool is_set_up = false;
     RankCalls calls;
   };
@@ -181,8 +182,10 @@ private:
 
   void act(const engine::AttemptEnded& action) {
     // What the ranks printed is on the screen before anybody hears of the end.
-    drain([this, over = local::AttemptOver{generation_, action.failure, std::move(results_)}] {
-      compat::tell(self_, trainer_, over);
+    drain([this, over = local::AttemptOver{generation_, action.failure, std::move(results_)}]() mutable {
+      if (over.failure && over.failure->kind == FailureKind::user_error && in_processes_)
+        over.failure->log_lines = node::Node::instance().last_lines(rank_at(over.failure->rank).token);
+      compat::tell(self_, trainer_, std::move(over));
     });
     results_.clear();
     run_.reset();
@@ -222,7 +225,13 @@ private:
     compat::watch(self_, rank->handle);
     machine_->registered(index);
     if (machine_->leaving()) return compat::tell(self_, rank->handle, atom::leave_v);
-    send_setup(*rank, index);
+    // The Node cannot place the output of a process that it has not heard of, so no user code runs before.
+    if (!in_processes_ || rank->is_forked) send_setup(*rank, index);
+  }
+
+  void forked(Rank& rank) {
+    rank.is_forked = true;
+    if (rank.handle && !machine_->leaving()) send_setup(rank, index_of(&rank));
   }
 
   void send_setup(Rank& rank, int index) {
@@ -284,6 +293,7 @@ private:
     if (!rank) return;
     using Kind = node::ProcessEvent::Kind;
     const int index = index_of(rank);
+    if (news.event.kind == Kind::forked) return forked(*rank);
     if (news.event.is_end()) return lost(index, news.event.text, node::Node::instance().last_lines(news.token));
     if (news.event.kind == Kind::stopped || news.event.kind == Kind::continued)
       perform(machine_->frozen(index, news.event.kind == Kind::stopped));
@@ -376,8 +386,7 @@ private:
     const auto end = static_cast<engine::RankEnd>(done.end);
     std::optional<Failure> failure;
     if (end == engine::RankEnd::threw)
-      failure = Failure{FailureKind::user_error, static_cast<ErrorCode>(done.code), index, std::move(payload),
-                        in_processes_ ? node::Node::instance().last_lines(rank->token) : std::vector<std::string>()};
+      failure = Failure{FailureKind::user_error, static_cast<ErrorCode>(done.code), index, std::move(payload), {}};
     else if (end == engine::RankEnd::returned) {
       results_.at(static_cast<std::size_t>(index)) = detail::unpack(payload);
       aligner_->finish(index);

@@ -34,7 +34,7 @@ void take_all_rounds(troupe::Trainer& trainer, int num_epochs) {
     std::cout << "epoch " << round[0]["epoch"] << ": loss " << round[0]["loss"] << "\n";
   }
   std::cout << "finished " << std::boolalpha << rounds.is_finished();
-  std::cout << ", results " << troupe::Json(*rounds.get_final_results()) << "\n";
+  if (auto results = rounds.get_final_results()) std::cout << ", results " << troupe::Json(*results) << "\n";
 }
 
 void leave_early(troupe::Trainer& trainer) {
@@ -46,7 +46,8 @@ void leave_early(troupe::Trainer& trainer) {
   }
   std::cout << ": finished " << std::boolalpha << rounds.is_finished();
   // Without `force` there is nothing yet. With it the run is stopped, and ranks that did not return give null.
-  std::cout << ", results " << troupe::Json(*rounds.get_final_results(/*force=*/true)) << "\n";
+  if (auto results = rounds.get_final_results(/*force=*/true))
+    std::cout << ", results " << troupe::Json(*results) << "\n";
 }
 
 int run(int argc, char** argv) {

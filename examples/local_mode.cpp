@@ -33,7 +33,7 @@ std::vector<troupe::Json> train_on(int num_workers, const troupe::Json& config) 
   for (auto& round : rounds)
     std::cout << num_workers << " workers, epoch " << round[0]["epoch"] << ": "
               << (round[0]["pid"] == ::getpid() ? "in this process" : "in a process of its own") << "\n";
-  return rounds.get_final_results().value();
+  return rounds.get_returns();
 }
 
 int run(int argc, char** argv) {

@@ -137,7 +137,8 @@ private:
 
 LocalWorkers::LocalWorkers(const UserSetup& setup) {
   KeepBinding keep;
-  code_->set_up(setup);
+  const auto outcome = run_user_code([&] { return code_->set_up(setup), std::string(); });
+  if (outcome.failed || outcome.stopped) throw Error(outcome.code, "rank 0 could not be set up: " + outcome.payload, 0);
 }
 
 LocalWorkers::~LocalWorkers() { shutdown({}); }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program outside of troupe's tree: runs a function on two workers. With WITH_TORCH it also looks for the backend that
-// registers itself when troupe::torch is linked.
+// A program outside of troupe's tree: runs a function on two workers. With WITH_TORCH it also looks for the backend
+// that registers itself when troupe::torch is linked.
 #include <algorithm>
 #include <iostream>
 #include <troupe/troupe.hpp>

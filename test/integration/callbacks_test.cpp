@@ -48,7 +48,8 @@ DOCTEST_TEST_CASE("callbacks are called in order from start to finish") {
   on_both_placements([](Placement placement) {
     TestTrainer trainer({.num_workers = 2, .placement = placement});
     std::vector<std::string> lines;
-    trainer->run(fn<report_three>, {.callbacks = {std::make_shared<Diary>("a", lines), std::make_shared<Diary>("b", lines)}});
+    trainer->run(fn<report_three>,
+                 {.callbacks = {std::make_shared<Diary>("a", lines), std::make_shared<Diary>("b", lines)}});
     DOCTEST_CHECK(lines == std::vector<std::string>{"a start", "b start", "a round 1 of 2", "b round 1 of 2",
                                                     "a round 2 of 2", "b round 2 of 2", "a round 3 of 2",
                                                     "b round 3 of 2", "a well", "b well"});
@@ -105,8 +106,7 @@ DOCTEST_TEST_CASE("an exception in any hook ends the run with its text") {
       DOCTEST_CAPTURE(hook);
       auto recorder = std::make_shared<Recorder>();
       const Fn function = std::string(hook) == "handle_result" ? fn<report_until_stopped> : fn<report_three>;
-      const auto error =
-          error_of([&] { trainer->run(function, {.callbacks = {recorder, throwing_in(hook)}}); });
+      const auto error = error_of([&] { trainer->run(function, {.callbacks = {recorder, throwing_in(hook)}}); });
       DOCTEST_CHECK(error.training_failed);
       DOCTEST_CHECK(error.code == ErrorCode::callback_failed);
       DOCTEST_CHECK(error.says(std::string("disk full in ") + hook));
@@ -127,9 +127,8 @@ DOCTEST_TEST_CASE("a callback whose start_training threw gets no finish_training
     failing->on_finish = [&](bool) { finished = true; };
     auto later = std::make_shared<Recorder>();
     constexpr auto function = [](const Config& config) { is_first(config["folder"].get<std::string>(), "ran"); };
-    error_of([&] {
-      trainer->run(function, {.config = {{"folder", trainer.folder()}}, .callbacks = {failing, later}});
-    });
+    error_of(
+        [&] { trainer->run(function, {.config = {{"folder", trainer.folder()}}, .callbacks = {failing, later}}); });
     DOCTEST_CHECK(!finished);
     DOCTEST_CHECK(later->started == 0);
     DOCTEST_CHECK(later->finishes.empty());

@@ -73,8 +73,8 @@ DOCTEST_TEST_CASE("lambdas without captures are functions too and two in one fun
     TestTrainer trainer({.num_workers = 2, .placement = placement});
     const auto first = trainer->run([] { return "first"; });
     const auto second = trainer->run([] { return "second"; });
-    const auto with_config = trainer->run([](const Config& config) { return config["x"].get<int>() + 1; },
-                                          {.config = {{"x", 41}}});
+    const auto with_config =
+        trainer->run([](const Config& config) { return config["x"].get<int>() + 1; }, {.config = {{"x", 41}}});
     DOCTEST_CHECK(Json(first).dump() == R"(["first","first"])");
     DOCTEST_CHECK(Json(second).dump() == R"(["second","second"])");
     DOCTEST_CHECK(Json(with_config).dump() == "[42,42]");
@@ -200,11 +200,12 @@ DOCTEST_TEST_CASE("ranks are what the function sees under all names") {
       const bool equal = session::get_world_rank() == train::world_rank() && sgd::world_rank() == train::world_rank() &&
                          session::get_world_size() == train::world_size() &&
                          session::get_local_rank() == train::local_rank();
-      return Json{train::world_rank(), train::local_rank(),       train::node_rank(), train::world_size(),
-                  train::local_world_size(), train::in_worker(), train::should_stop(), equal};
+      return Json{train::world_rank(),       train::local_rank(), train::node_rank(),   train::world_size(),
+                  train::local_world_size(), train::in_worker(),  train::should_stop(), equal};
     });
-    DOCTEST_CHECK(Json(results).dump() == "[[0,0,0,3,3,true,false,true],[1,1,0,3,3,true,false,true],"
-                                          "[2,2,0,3,3,true,false,true]]");
+    DOCTEST_CHECK(Json(results).dump() ==
+                  "[[0,0,0,3,3,true,false,true],[1,1,0,3,3,true,false,true],"
+                  "[2,2,0,3,3,true,false,true]]");
   });
 }
 

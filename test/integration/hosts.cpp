@@ -1,5 +1,165 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "test/integration/hosts.hpp"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <iostream>
+#include <map>
+#include <thread>
+
+#include <fmt/format.h>
+#include <troupe/troupe.hpp>
+
+#include "test/integration/support.hpp"
+
 namespace troupe::test {
-int play_host(std::string_view, const std::string&) { return 1; }
+namespace {
+
+using std::chrono::milliseconds;
+
+void report_until_stopped() {
+  for (;;) train::report({{"x", 1}});
 }
+
+/// Sees the stop, says so, and goes on.
+void ignore_stop() {
+  train::report({{"x", 1}});
+  while (!train::should_stop()) std::this_thread::sleep_for(milliseconds(1));
+  std::cout << "stopping" << std::endl;
+  for (;;) ::pause();
+}
+
+/// Says the pids of the whole tree at the first round.
+std::shared_ptr<TrainingCallback> say_tree() {
+  auto callback = std::make_shared<FunctionCallback>();
+  callback->on_result = [first = true](const auto&, const auto&) mutable {
+    if (std::exchange(first, false)) say(fmt::format("{}", fmt::join(process_tree(::getpid()), " ")));
+  };
+  return callback;
+}
+
+/// Runs until it is interrupted; the exit code is what a program should have.
+int run_interrupted(TrainerOptions options, Fn function, std::shared_ptr<TrainingCallback> callback = say_tree()) {
+  TestTrainer trainer(std::move(options));
+  try {
+    trainer->run(function, {.callbacks = {std::move(callback)}});
+  } catch (const Interrupted& interrupted) {
+    trainer->shutdown();
+    const auto story = Json::parse(read_file(trainer->latest_run_dir() / "run.json"));
+    say(fmt::format("{}; {}; processes {}", interrupted.what(), story["outcome"]["status"].get<std::string>(),
+                    process_tree(::getpid()).size()));
+    return interrupted.exit_code();
+  }
+  return 1;
+}
+
+Placement placement_of(const std::string& name) { return name == "thread" ? Placement::thread : Placement::process; }
+
+int obedient(const std::string& placement) {
+  return run_interrupted({.num_workers = 2, .placement = placement_of(placement)}, fn<report_until_stopped>);
+}
+
+int stubborn(const std::string& deadline_ms) {
+  return run_interrupted({.num_workers = 2, .shutdown_deadline = milliseconds(std::stoi(deadline_ms))},
+                         fn<ignore_stop>);
+}
+
+int local(const std::string& function) {
+  return run_interrupted({.num_workers = 0}, function == "obedient" ? fn<report_until_stopped> : fn<ignore_stop>);
+}
+
+int local_iterator(const std::string&) {
+  TestTrainer trainer({.num_workers = 0});
+  try {
+    bool first = true;
+    for ([[maybe_unused]] auto& round : trainer->run_iterator(fn<report_until_stopped>))
+      if (std::exchange(first, false)) say("running");
+  } catch (const Interrupted& interrupted) {
+    return interrupted.exit_code();
+  }
+  return 1;
+}
+
+/// Ctrl-C while a callback still starts.
+int slow_callback(const std::string& placement) {
+  auto callback = std::make_shared<FunctionCallback>();
+  callback->on_start = [](const auto&) {
+    ::kill(::getpid(), SIGINT);
+    // Gives the signal time to be seen before the run begins, where it would be lost; right code needs no time.
+    std::this_thread::sleep_for(milliseconds(50));
+  };
+  return run_interrupted({.num_workers = placement == "local" ? 0 : 2, .placement = placement_of(placement)},
+                         fn<report_until_stopped>, callback);
+}
+
+volatile std::sig_atomic_t own_handler_calls = 0;
+
+void own_handler(int) { own_handler_calls = own_handler_calls + 1; }
+
+/// Signals are the program's own business.
+int without_signals(const std::string&) {
+  std::signal(SIGINT, own_handler);
+  TestTrainer trainer({.num_workers = 1});
+  auto callback = std::make_shared<FunctionCallback>();
+  bool said = false;
+  callback->on_result = [&](const auto&, const ResultInfo& info) {
+    if (!std::exchange(said, true)) say("running");
+    if (own_handler_calls > 0) info.stop();
+  };
+  trainer->run(fn<report_until_stopped>, {.callbacks = {callback}});
+  say(fmt::format("handled {}", own_handler_calls));
+  return 0;
+}
+
+int without_init(const std::string&) {
+  TempFolder folder;
+  Trainer threads({.num_workers = 2, .logdir = folder.path() / "a", .placement = Placement::thread});
+  say(Json(threads.run([] { return train::world_rank(); })).dump());
+  Trainer local_mode({.num_workers = 0, .logdir = folder.path() / "b"});
+  say(Json(local_mode.run([] { return train::world_size(); })).dump());
+  Trainer processes({.num_workers = 2, .logdir = folder.path() / "c"});
+  try {
+    processes.start();
+  } catch (const Error& error) {
+    say(fmt::format("{}: {}", to_string(error.code()), error.what()));
+  }
+  return 0;
+}
+
+int few_descriptors(const std::string&) {
+  const rlimit limit{64, 64};
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+  TestTrainer trainer({.num_workers = 40});
+  const auto took = time_of([&] {
+    try {
+      trainer->start();
+      say("started");
+    } catch (const Error& error) {
+      say(fmt::format("{}: {}", to_string(error.code()), error.what()));
+    }
+  });
+  say(took < std::chrono::seconds(10) ? "soon" : fmt::format("after {} ms", took.count()));
+  TestTrainer small({.num_workers = 2});
+  say(Json(small->run([] { return train::world_rank(); })).dump());
+  return 0;
+}
+
+}  // namespace
+
+int play_host(std::string_view name, const std::string& argument) {
+  const std::map<std::string_view, int (*)(const std::string&)> hosts = {
+      {"obedient", obedient},
+      {"stubborn", stubborn},
+      {"local", local},
+      {"local_iterator", local_iterator},
+      {"slow_callback", slow_callback},
+      {"without_signals", without_signals},
+      {"without_init", without_init},
+      {"few_descriptors", few_descriptors},
+  };
+  return hosts.at(name)(argument);
+}
+
+}  // namespace troupe::test

@@ -143,9 +143,8 @@ DOCTEST_TEST_CASE("an iterator can be moved and replaced") {
 DOCTEST_TEST_CASE("an iterator takes no callbacks") {
   on_both_placements([](Placement placement) {
     TestTrainer trainer({.num_workers = 1, .placement = placement});
-    const auto error = error_of([&] {
-      trainer->run_iterator(fn<report_three>, {.callbacks = {std::make_shared<PrintCallback>()}});
-    });
+    const auto error =
+        error_of([&] { trainer->run_iterator(fn<report_three>, {.callbacks = {std::make_shared<PrintCallback>()}}); });
     DOCTEST_CHECK(error.code == ErrorCode::invalid_option);
     DOCTEST_CHECK(error.says("callbacks"));
   });

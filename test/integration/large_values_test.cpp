@@ -70,12 +70,10 @@ DOCTEST_TEST_CASE("values of 17 MB are refused as too large") {
     TestTrainer trainer({.num_workers = 2, .placement = placement});
     trainer->start();
     const auto too_large = [](const Thrown& error) { return error.code == ErrorCode::too_large; };
-    DOCTEST_CHECK(too_large(error_of([&] {
-      trainer->run([](const Config&) {}, {.config = {{"text", std::string(17 * mb, 'x')}}});
-    })));
-    const auto result = error_of([&] {
-      trainer->run([] { return train::world_rank() == 1 ? std::string(17 * mb, 'x') : ""; });
-    });
+    DOCTEST_CHECK(too_large(
+        error_of([&] { trainer->run([](const Config&) {}, {.config = {{"text", std::string(17 * mb, 'x')}}}); })));
+    const auto result =
+        error_of([&] { trainer->run([] { return train::world_rank() == 1 ? std::string(17 * mb, 'x') : ""; }); });
     DOCTEST_CHECK(too_large(result));
     DOCTEST_CHECK(result.rank == 1);
     const auto report = error_of([&] { trainer->run([] { train::report({{"text", std::string(17 * mb, 'x')}}); }); });

@@ -236,7 +236,8 @@ DOCTEST_TEST_CASE("a relative log directory lies in the home folder's troupe_res
 
 DOCTEST_TEST_CASE("a trainer prints its resources and workers") {
   on_both_placements([](Placement placement) {
-    TestTrainer trainer({.num_workers = 2, .resources_per_worker = {{"CPU", 1.5}, {"disk", 3}}, .placement = placement});
+    TestTrainer trainer(
+        {.num_workers = 2, .resources_per_worker = {{"CPU", 1.5}, {"disk", 3}}, .placement = placement});
     const auto before = fmt::format("{}", *trainer);
     DOCTEST_CHECK(before.find("not started") != std::string::npos);
     trainer->start();

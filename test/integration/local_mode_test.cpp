@@ -91,8 +91,7 @@ DOCTEST_TEST_CASE("local mode retries user errors when asked") {
     if (is_first(folder, "a") || is_first(folder, "b")) throw std::runtime_error("not yet");
     return "third time";
   };
-  const auto results =
-      trainer->run(fails_twice, {.config = {{"folder", trainer.folder()}}, .callbacks = {recorder}});
+  const auto results = trainer->run(fails_twice, {.config = {{"folder", trainer.folder()}}, .callbacks = {recorder}});
   DOCTEST_CHECK(results.at(0) == "third time");
   DOCTEST_REQUIRE(recorder->infos.size() == 3);
   DOCTEST_CHECK(recorder->infos[2].attempt == 3);

@@ -67,9 +67,8 @@ DOCTEST_TEST_CASE("reports carry time and iteration behind the user's keys") {
 DOCTEST_TEST_CASE("a user's own value under an autofilled key wins") {
   on_both_placements([](Placement placement) {
     TestTrainer trainer({.num_workers = 1, .placement = placement});
-    const auto rounds = rounds_of(*trainer, [] {
-      train::report({{"_timestamp", "mine"}, {"_training_iteration", -5}});
-    });
+    const auto rounds =
+        rounds_of(*trainer, [] { train::report({{"_timestamp", "mine"}, {"_training_iteration", -5}}); });
     DOCTEST_CHECK(rounds.at(0).at(0)["_timestamp"] == "mine");
     DOCTEST_CHECK(rounds.at(0).at(0)["_training_iteration"] == -5);
     DOCTEST_CHECK(rounds.at(0).at(0).size() == 3);
@@ -80,15 +79,15 @@ DOCTEST_TEST_CASE("detailed metrics come under each of the three names of the sw
   on_both_placements([](Placement placement) {
     TestTrainer trainer({.num_workers = 2, .placement = placement});
     trainer->start();  // the switch may come later
-    for (const auto* name : {"TROUPE_RESULT_ENABLE_DETAILED_AUTOFILLED_METRICS",
-                             "TRAIN_RESULT_ENABLE_DETAILED_AUTOFILLED_METRICS",
-                             "SGD_RESULT_ENABLE_DETAILED_AUTOFILLED_METRICS"}) {
+    for (const auto* name :
+         {"TROUPE_RESULT_ENABLE_DETAILED_AUTOFILLED_METRICS", "TRAIN_RESULT_ENABLE_DETAILED_AUTOFILLED_METRICS",
+          "SGD_RESULT_ENABLE_DETAILED_AUTOFILLED_METRICS"}) {
       DOCTEST_CAPTURE(name);
       EnvironmentGuard guard(name, "1");
       const auto report = rounds_of(*trainer, fn<report_epochs>, {{"num_epochs", 1}}).at(0).at(1);
-      DOCTEST_CHECK(keys_of(report) ==
-                    std::vector<std::string>{"epoch", "rank", "_timestamp", "_time_this_iter_s", "_training_iteration",
-                                             "_date", "_hostname", "_node_ip", "_pid", "_time_total_s"});
+      DOCTEST_CHECK(keys_of(report) == std::vector<std::string>{"epoch", "rank", "_timestamp", "_time_this_iter_s",
+                                                                "_training_iteration", "_date", "_hostname", "_node_ip",
+                                                                "_pid", "_time_total_s"});
       DOCTEST_CHECK(report["_pid"] == trainer->worker_pids()[1]);
       DOCTEST_CHECK(report["_date"].get<std::string>().size() == 19);
       DOCTEST_CHECK(!report["_hostname"].get<std::string>().empty());

@@ -31,11 +31,10 @@ public:
 
   void on_start(const BackendContext& context) override {
     name_ = "rank_" + std::to_string(context.world_rank);
-    std::ofstream(folder_ / (name_ + "_start")) << Json{context.world_rank,       context.local_rank,
-                                                        context.node_rank,        context.world_size,
-                                                        context.local_world_size, context.threads,
-                                                        context.own_process}
-                                                       .dump();
+    std::ofstream(folder_ / (name_ + "_start"))
+        << Json{context.world_rank,       context.local_rank, context.node_rank,  context.world_size,
+                context.local_world_size, context.threads,    context.own_process}
+               .dump();
     if (options_.value("throw_on_start", -1) == context.world_rank) throw std::runtime_error("port is taken");
   }
   void on_shutdown() override {
@@ -139,8 +138,8 @@ DOCTEST_TEST_CASE("a backend is set up on every worker and taken down at shutdow
     TempFolder notes;
     const std::vector<BackendConfig> forms = {{"noting", {{"folder", notes.path()}}}, NotingConfig{notes.path()}};
     for (const auto& backend : forms) {
-      TestTrainer trainer({.backend = backend, .num_workers = 2, .resources_per_worker = {{"CPU", 3}},
-                           .placement = placement});
+      TestTrainer trainer(
+          {.backend = backend, .num_workers = 2, .resources_per_worker = {{"CPU", 3}}, .placement = placement});
       trainer->start();
       DOCTEST_CHECK(read_file(notes.path() / "rank_0_start") ==
                     (placement == Placement::process ? "[0,0,0,2,2,3,true]" : "[0,0,0,2,2,3,false]"));

@@ -177,7 +177,8 @@ double resident_mb(pid_t pid);
 /// Inodes of all sockets that a process holds.
 std::vector<std::string> socket_inodes(pid_t pid);
 
-/// What the program writes to a stream while the scope lives; one at a time.
+/// Keeps what the program writes to a descriptor while the scope lives. No assertions there: their text would be kept
+/// too.
 class CapturedOutput {
 public:
   explicit CapturedOutput(int fd);
@@ -189,6 +190,14 @@ private:
   int fd_;
   int saved_ = -1;
 };
+
+/// What was written to stdout during `body`.
+template <class Body>
+std::string output_of(Body&& body) {
+  CapturedOutput out(1);
+  body();
+  return out.text();
+}
 
 /// How long `body` took.
 template <class Body>

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// Trainers inside a program's own actor system.
+#include <caf/all.hpp>
+#include <caf/io/all.hpp>
+
+#include <troupe/embed.hpp>
+
+#include "test/integration/support.hpp"
+
+namespace troupe::test {
+namespace {
+
+Json rank() { return train::world_rank(); }
+
+caf::behavior doubler() {
+  return {[](int value) { return 2 * value; }};
+}
+
+TrainerOptions options_in(const TempFolder& folder, Placement placement, int workers = 2) {
+  return {.num_workers = workers, .logdir = folder.path() / "results", .placement = placement};
+}
+
+}  // namespace
+
+DOCTEST_TEST_CASE("trainers live in the program's own actor system") {
+  on_both_placements([](Placement placement) {
+    TempFolder folder;
+    TempFolder other_folder;
+    caf::actor_system_config config;
+    configure(config);
+    caf::actor_system system(config);
+    {
+      auto first = make_trainer(system, options_in(folder, placement));
+      auto second = make_trainer(system, options_in(other_folder, placement, 3));
+      DOCTEST_CHECK(Json(first.run(fn<rank>)).dump() == "[0,1]");
+      DOCTEST_CHECK(Json(second.run(fn<rank>)).dump() == "[0,1,2]");
+      // The program's own actors work beside them.
+      caf::scoped_actor self(system);
+      int answer = 0;
+      self->request(system.spawn(doubler), std::chrono::seconds(10), 21)
+          .receive([&](int value) { answer = value; }, [](const caf::error&) {});
+      DOCTEST_CHECK(answer == 42);
+      first.shutdown();
+      DOCTEST_CHECK(Json(second.run(fn<rank>)).dump() == "[0,1,2]");
+    }
+    system.registry().await_running_count_equal(0);  // hangs if an actor of ours is left
+    DOCTEST_CHECK(system.registry().running() == 0);
+  });
+}
+
+DOCTEST_TEST_CASE("configure leaves scheduler and heartbeats of the program alone") {
+  caf::actor_system_config plain;
+  caf::actor_system_config config;
+  configure(config);
+  DOCTEST_CHECK(content(config) == content(plain));
+}
+
+DOCTEST_TEST_CASE("an actor system that was not configured is refused at once") {
+  TempFolder folder;
+  caf::actor_system_config config;
+  caf::actor_system system(config);
+  const auto error = error_of([&] { make_trainer(system, options_in(folder, Placement::thread)); });
+  DOCTEST_CHECK(error.code == ErrorCode::invalid_option);
+  DOCTEST_CHECK(error.says("troupe::configure(config)"));
+  caf::actor_system_config with_middleman;
+  with_middleman.load<caf::io::middleman>();
+  caf::actor_system half(with_middleman);
+  const auto types = error_of([&] { make_trainer(half, options_in(folder, Placement::thread)); });
+  DOCTEST_CHECK(types.says("message types"));
+}
+
+}  // namespace troupe::test

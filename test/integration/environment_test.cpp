@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a worker process finds around it, and what nobody finds: a listening socket.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "test/integration/support.hpp"
+
+namespace troupe::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+Json read_environment(const Config& config) {
+  Json values = Json::object();
+  for (const auto& name : config["names"].get<std::vector<std::string>>()) {
+    const char* value = std::getenv(name.c_str());
+    values[name] = value != nullptr ? Json(value) : Json();
+  }
+  return values;
+}
+
+/// Inodes of sockets that wait for connections: TCP on any address, and named or abstract Unix sockets.
+std::set<std::string> listening_inodes() {
+  std::set<std::string> inodes;
+  for (const auto* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream in(table);
+    for (std::string line; std::getline(in, line);) {
+      std::istringstream words(line);
+      std::vector<std::string> field{std::istream_iterator<std::string>(words), {}};
+      if (field.size() > 9 && field[3] == "0A") inodes.insert(field[9]);
+    }
+  }
+  std::ifstream in("/proc/net/unix");
+  for (std::string line; std::getline(in, line);) {
+    std::istringstream words(line);
+    std::vector<std::string> field{std::istream_iterator<std::string>(words), {}};
+    if (field.size() > 6 && field[3] == "00010000") inodes.insert(field[6]);
+  }
+  return inodes;
+}
+
+bool listens_somewhere() {
+  const auto listening = listening_inodes();
+  for (auto pid : process_tree(::getpid()))
+    for (const auto& inode : socket_inodes(pid))
+      if (listening.contains(inode)) return true;
+  return false;
+}
+
+}  // namespace
+
+DOCTEST_TEST_CASE("workers find their place in the environment") {
+  TestTrainer trainer({.num_workers = 2, .resources_per_worker = {{"CPU", 3}}});
+  EnvironmentGuard unset("OMP_NUM_THREADS", nullptr);
+  const Json names = {"RANK",        "LOCAL_RANK",     "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
+                      "MASTER_ADDR", "OMP_NUM_THREADS"};
+  const auto found = trainer->run(fn<read_environment>, {.config = {{"names", names}}});
+  DOCTEST_CHECK(found.at(1).dump() == R"({"RANK":"1","LOCAL_RANK":"1","NODE_RANK":"0","WORLD_SIZE":"2",)"
+                                      R"("LOCAL_WORLD_SIZE":"2","MASTER_ADDR":"127.0.0.1","OMP_NUM_THREADS":"3"})");
+  DOCTEST_CHECK(found.at(0)["RANK"] == "0");
+  DOCTEST_CHECK(std::getenv("RANK") == nullptr);  // the driver's own is left alone
+}
+
+DOCTEST_TEST_CASE("workers see what the driver set and unset after init") {
+  TestTrainer trainer({.num_workers = 1});
+  EnvironmentGuard own("OMP_NUM_THREADS", "7");
+  EnvironmentGuard fresh("TROUPE_TEST_VARIABLE", "a=b c");
+  EnvironmentGuard gone("PATH", nullptr);
+  const Json names = {"OMP_NUM_THREADS", "TROUPE_TEST_VARIABLE", "PATH"};
+  const auto found = trainer->run(fn<read_environment>, {.config = {{"names", names}}});
+  DOCTEST_CHECK(found.at(0).dump() == R"({"OMP_NUM_THREADS":"7","TROUPE_TEST_VARIABLE":"a=b c","PATH":null})");
+}
+
+DOCTEST_TEST_CASE("workers work where the driver was at start") {
+  TempFolder elsewhere;
+  const auto before = fs::current_path();
+  fs::current_path(elsewhere.path());
+  TestTrainer trainer({.num_workers = 1});
+  trainer->start();
+  fs::current_path(before);
+  const auto where = trainer->run([] { return fs::current_path().string(); });
+  DOCTEST_CHECK(where.at(0) == fs::canonical(elsewhere.path()).string());
+}
+
+DOCTEST_TEST_CASE("workers read nothing from the driver's terminal and hold no descriptor of others") {
+  TestTrainer trainer({.num_workers = 4});
+  const auto results = trainer->run([] {
+    char one = 0;
+    Json open = Json::array();
+    for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
+      std::error_code error;
+      const auto target = fs::read_symlink(entry.path(), error).string();
+      if (target.find("/proc/") == std::string::npos) open.push_back(target);
+    }
+    return Json{{"read", ::read(STDIN_FILENO, &one, 1)}, {"open", open.size()}};
+  });
+  for (const auto& result : results) {
+    DOCTEST_CHECK(result["read"] == 0);
+    DOCTEST_CHECK(result["open"] == results[0]["open"]);
+    DOCTEST_CHECK(result["open"] < 16);
+  }
+}
+
+DOCTEST_TEST_CASE("no process of the tree listens anywhere") {
+  TestTrainer trainer({.num_workers = 3});
+  auto iterator = trainer->run_iterator([] {
+    train::report({{"x", 1}});
+    while (!train::should_stop()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
+  iterator.begin();
+  DOCTEST_CHECK(process_tree(::getpid()).size() == 5);
+  DOCTEST_CHECK(!listens_somewhere());
+}
+
+}  // namespace troupe::test

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole host programs seen from outside: killed, interrupted, without init, short of descriptors.
+#include <unistd.h>
+
+#include <csignal>
+#include <sstream>
+#include <thread>
+
+#include "test/integration/support.hpp"
+
+namespace troupe::test {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// All processes of the tree, from the line that a host says.
+std::vector<ProcessWatch> watch_tree(const std::string& line) {
+  std::vector<ProcessWatch> watches;
+  std::istringstream in(line);
+  for (pid_t pid = 0; in >> pid;) watches.emplace_back(pid);
+  return watches;
+}
+
+void check_gone(const std::vector<ProcessWatch>& tree, std::size_t size) {
+  DOCTEST_CHECK(tree.size() == size);
+  const auto deadline = std::chrono::steady_clock::now() + milliseconds(1000);
+  for (const auto& process : tree)
+    DOCTEST_CHECK(process.ends_within(std::chrono::duration_cast<milliseconds>(
+        std::max(deadline - std::chrono::steady_clock::now(), std::chrono::steady_clock::duration::zero()))));
+}
+
+void skip_to(Program& program, const std::string& part) {
+  for (;;) {
+    const auto line = program.read_line();
+    DOCTEST_REQUIRE(!line.empty());
+    if (line.find(part) != std::string::npos) return;
+  }
+}
+
+}  // namespace
+
+DOCTEST_TEST_CASE("a host that is killed leaves no process behind") {
+  Program host("stubborn", "60000");
+  const auto tree = watch_tree(host.read_line());
+  host.signal(SIGKILL);
+  check_gone(tree, 4);
+  DOCTEST_CHECK(host.wait_text() == "signal 9");
+}
+
+DOCTEST_TEST_CASE("Ctrl-C ends a run in good order with exit code 130") {
+  for (const auto* placement : {"process", "thread"}) {
+    DOCTEST_CAPTURE(placement);
+    const bool processes = std::string(placement) == "process";
+    Program host("obedient", placement);
+    const auto tree = watch_tree(host.read_line());
+    host.signal(SIGINT);
+    DOCTEST_CHECK(host.read_line() == "the run was ended by Ctrl-C; interrupted; processes 2");
+    DOCTEST_CHECK(host.wait_text() == "exit 130");
+    check_gone(tree, processes ? 4 : 2);
+  }
+}
+
+DOCTEST_TEST_CASE("SIGTERM ends a run in good order with exit code 143") {
+  Program host("obedient", "process");
+  const auto tree = watch_tree(host.read_line());
+  host.signal(SIGTERM);
+  DOCTEST_CHECK(host.read_line() == "the run was ended by SIGTERM; interrupted; processes 2");
+  DOCTEST_CHECK(host.wait_text() == "exit 143");
+  check_gone(tree, 4);
+}
+
+DOCTEST_TEST_CASE("Ctrl-C ends a function that never returns within the shutdown deadline") {
+  Program host("stubborn", "300");
+  const auto tree = watch_tree(host.read_line());
+  host.signal(SIGINT);
+  const auto took = time_of([&] { DOCTEST_CHECK(host.wait_text() == "exit 130"); });
+  DOCTEST_CHECK(took >= milliseconds(300));
+  DOCTEST_CHECK(took < milliseconds(5000));
+  check_gone(tree, 4);
+}
+
+DOCTEST_TEST_CASE("a second Ctrl-C ends a function that never returns at once") {
+  Program host("stubborn", "60000");
+  const auto tree = watch_tree(host.read_line());
+  host.signal(SIGINT);
+  skip_to(host, "stopping");
+  host.signal(SIGINT);
+  DOCTEST_CHECK(host.wait_text() == "exit 130");
+  check_gone(tree, 4);
+}
+
+DOCTEST_TEST_CASE("Ctrl-C ends local mode as well") {
+  Program obedient("local", "obedient");
+  const auto tree = watch_tree(obedient.read_line());
+  obedient.signal(SIGINT);
+  DOCTEST_CHECK(obedient.wait_text() == "exit 130");
+  check_gone(tree, 2);
+  Program iterator("local_iterator");
+  DOCTEST_CHECK(iterator.read_line() == "running");
+  iterator.signal(SIGINT);
+  DOCTEST_CHECK(iterator.wait_text() == "exit 130");
+}
+
+DOCTEST_TEST_CASE("the third Ctrl-C ends a program that nothing else ends") {
+  Program host("local", "stubborn");
+  const auto tree = watch_tree(host.read_line());
+  host.signal(SIGINT);
+  DOCTEST_CHECK(host.read_line() == "stopping");
+  const ProcessWatch watch(host.pid());
+  while (!watch.ends_within(milliseconds(5))) host.signal(SIGINT);  // equal signals may melt into one
+  DOCTEST_CHECK(host.wait_text() == "signal 2");
+  check_gone(tree, 2);
+}
+
+DOCTEST_TEST_CASE("Ctrl-C while callbacks start is not lost") {
+  for (const auto* where : {"process", "thread", "local"}) {
+    DOCTEST_CAPTURE(where);
+    Program host("slow_callback", where);
+    DOCTEST_CHECK(host.read_line() == "the run was ended by Ctrl-C; interrupted; processes 2");
+    DOCTEST_CHECK(host.wait_text() == "exit 130");
+  }
+}
+
+DOCTEST_TEST_CASE("init can leave signals to the program") {
+  Program host("without_signals");
+  DOCTEST_CHECK(host.read_line() == "running");
+  host.signal(SIGINT);
+  DOCTEST_CHECK(host.read_line() == "handled 1");
+  DOCTEST_CHECK(host.wait_text() == "exit 0");
+}
+
+DOCTEST_TEST_CASE("signal handlers are ours in a run and the program's before and after") {
+  const auto handler_of = [](int number) {
+    struct sigaction action = {};
+    ::sigaction(number, nullptr, &action);
+    return action.sa_handler;
+  };
+  constexpr auto own = +[](int) {};
+  const auto old_int = ::signal(SIGINT, own);
+  const auto old_term = ::signal(SIGTERM, SIG_IGN);
+  TestTrainer first({.num_workers = 1, .placement = Placement::thread});
+  TestTrainer second({.num_workers = 1, .placement = Placement::thread});
+  first->start();
+  DOCTEST_CHECK((handler_of(SIGINT) == own));
+  constexpr auto report_for_ever = [] {
+    for (;;) train::report({{"x", 1}});
+  };
+  {
+    auto rounds = first->run_iterator(report_for_ever);
+    {
+      auto more_rounds = second->run_iterator(report_for_ever);
+      DOCTEST_CHECK((handler_of(SIGINT) != own));
+      DOCTEST_CHECK((handler_of(SIGTERM) != SIG_IGN));
+    }
+    DOCTEST_CHECK((handler_of(SIGINT) != own));  // the other run is still active
+  }
+  DOCTEST_CHECK((handler_of(SIGINT) == own));
+  DOCTEST_CHECK((handler_of(SIGTERM) == SIG_IGN));
+  ::signal(SIGINT, old_int);
+  ::signal(SIGTERM, old_term);
+}
+
+DOCTEST_TEST_CASE("without init threads and local mode work and processes are an error that says so") {
+  Program host("without_init");
+  DOCTEST_CHECK(host.read_line() == "[0,1]");
+  DOCTEST_CHECK(host.read_line() == "[1]");
+  const auto line = host.read_line();
+  DOCTEST_CHECK(line.starts_with("invalid_state"));
+  DOCTEST_CHECK(line.find("troupe::init(argc, argv)") != std::string::npos);
+  DOCTEST_CHECK(host.wait_text() == "exit 0");
+}
+
+DOCTEST_TEST_CASE("a start that runs out of descriptors fails soon and harms nobody") {
+  Program host("few_descriptors");
+  const auto line = host.read_line();
+  DOCTEST_CHECK_MESSAGE(line.starts_with("start_failed"), line);
+  DOCTEST_CHECK(line.find("ulimit -n") != std::string::npos);
+  DOCTEST_CHECK(host.read_line() == "soon");
+  DOCTEST_CHECK(host.read_line() == "[0,1]");
+  DOCTEST_CHECK(host.wait_text() == "exit 0");
+}
+
+}  // namespace troupe::test
