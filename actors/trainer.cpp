@@ -166,12 +166,15 @@ private:
   std::vector<Json> results_;
 };
 
-TrainerActor::behavior_type trainer(TrainerActor::stateful_pointer<TrainerState> self) {
+/// Without an argument CAF 0.17 would bind a reference to null when it spawns the actor.
+struct Nothing {};
+
+TrainerActor::behavior_type trainer(TrainerActor::stateful_pointer<TrainerState> self, Nothing /*unused*/) {
   return compat::state_of(self).run(self);
 }
 
 }  // namespace
 
-TrainerActor spawn_trainer(caf::actor_system& system) { return system.spawn(trainer); }
+TrainerActor spawn_trainer(caf::actor_system& system) { return system.spawn(trainer, Nothing{}); }
 
 }  // namespace troupe

@@ -12,8 +12,8 @@ namespace {
 
 Json rank() { return train::world_rank(); }
 
-caf::behavior doubler() {
-  return {[](int value) { return 2 * value; }};
+caf::behavior multiplier(caf::event_based_actor* /*self*/, int factor) {
+  return {[factor](int value) { return factor * value; }};
 }
 
 TrainerOptions options_in(const TempFolder& folder, Placement placement, int workers = 2) {
@@ -37,7 +37,7 @@ DOCTEST_TEST_CASE("trainers live in the program's own actor system") {
       // The program's own actors work beside them.
       caf::scoped_actor self(system);
       int answer = 0;
-      self->request(system.spawn(doubler), std::chrono::seconds(10), 21)
+      self->request(system.spawn(multiplier, 2), std::chrono::seconds(10), 21)
           .receive([&](int value) { answer = value; }, [](const caf::error&) {});
       DOCTEST_CHECK(answer == 42);
       first.shutdown();
