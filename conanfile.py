@@ -18,7 +18,8 @@ required_conan_version = ">=2.25"
 
 LIBRARIES = ["libcaf-dev", "libfmt-dev", "libspdlog-dev", "nlohmann-json3-dev", "libcereal-dev"]
 DEVELOPMENT = ["libcli11-dev", "doctest-dev"]  # examples, benchmarks, tests
-SYSTEM_TORCH = ["libtorch-dev", "libgloo-dev", "libgoogle-glog-dev", "libopenblas0-openmp"]
+TORCH = ["libgloo-dev"]  # headers: the wheel holds Gloo itself but not these
+SYSTEM_TORCH = ["libtorch-dev", "libgoogle-glog-dev", "libopenblas0-openmp"]
 REFERENCES = ["caf/1.1.0", "fmt/9.1.0", "spdlog/1.12.0", "nlohmann_json/3.11.3", "cereal/1.3.2"]
 
 
@@ -53,7 +54,9 @@ class TroupeConan(ConanFile):
     def system_packages(self):
         if self.options.deps != "system":
             return []
-        return LIBRARIES + (DEVELOPMENT if self._in_source_tree() else []) + (SYSTEM_TORCH if self.options.torch == "system" else [])
+        return (LIBRARIES + (DEVELOPMENT if self._in_source_tree() else [])
+                + (TORCH if self.options.torch != "off" else [])
+                + (SYSTEM_TORCH if self.options.torch == "system" else []))
 
     def system_requirements(self):
         packages = self.system_packages()

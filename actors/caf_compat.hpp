@@ -61,6 +61,9 @@ auto& state_of(Self* self) {
 #endif
 }
 
+/// The argument of an actor that takes none: CAF 0.17 would bind a reference to null when it spawns it.
+struct NoArgument {};
+
 /// Sends from an actor.
 template <class Self, class Handle, class... Ts>
 void tell(Self* self, const Handle& to, Ts&&... values) {
@@ -79,6 +82,12 @@ void post(const Handle& to, Ts&&... values) {
 #else
   caf::anon_mail(std::forward<Ts>(values)...).send(to);
 #endif
+}
+
+/// Ends an actor in good order.
+template <class Handle>
+void end(const Handle& who) {
+  caf::anon_send_exit(who, caf::exit_reason::user_shutdown);
 }
 
 /// Sends to the actor itself after a while.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What travels between the driver and its workers. Append only: fields and types are never reordered. Every message is
-// bound to one worker process by its token, and those of a run to one attempt by its generation; stale ones are dropped.
+// bound to one worker process by its token, and those of a run to one attempt by its generation; stale ones are
+// dropped.
 #pragma once
 
 #include <cstdint>
@@ -131,6 +132,37 @@ struct Replies {
   std::vector<Reply> replies;
 };
 
+/// Group to worker, to all at once: form the process group of that epoch.
+struct Form {
+  std::uint64_t epoch = 0;
+};
+
+struct FormDone {
+  std::uint64_t token = 0;
+  std::uint64_t epoch = 0;
+  std::uint8_t failed = 0;
+  std::uint8_t code = 0;
+  std::string error;
+};
+
+/// Worker to store. `operation` is an engine::StoreOperation.
+struct StoreRequest {
+  std::uint64_t token = 0;
+  std::uint64_t id = 0;
+  std::uint8_t operation = 0;
+  std::vector<std::string> keys;
+  std::string value;
+  std::int64_t amount = 0;
+  std::int64_t timeout_ms = 0;
+};
+
+struct StoreAnswer {
+  std::uint64_t id = 0;
+  std::uint8_t failed = 0;
+  std::string value;
+  std::int64_t number = 0;
+};
+
 template <class Inspector>
 auto inspect(Inspector& f, Blob& x) {
   return compat::describe(f, x, "troupe::wire::Blob", compat::field("id", x.id), compat::field("size", x.size),
@@ -149,14 +181,14 @@ auto inspect(Inspector& f, Registration& x) {
 }
 template <class Inspector>
 auto inspect(Inspector& f, Setup& x) {
-  return compat::describe(
-      f, x, "troupe::wire::Setup", compat::field("world_rank", x.world_rank), compat::field("local_rank", x.local_rank),
-      compat::field("node_rank", x.node_rank), compat::field("world_size", x.world_size),
-      compat::field("local_world_size", x.local_world_size), compat::field("threads", x.threads),
-      compat::field("environment", x.environment), compat::field("working_directory", x.working_directory),
-      compat::field("backend", x.backend), compat::field("backend_options", x.backend_options),
-      compat::field("hook", x.hook), compat::field("object", x.object),
-      compat::field("object_arguments", x.object_arguments));
+  return compat::describe(f, x, "troupe::wire::Setup", compat::field("world_rank", x.world_rank),
+                          compat::field("local_rank", x.local_rank), compat::field("node_rank", x.node_rank),
+                          compat::field("world_size", x.world_size),
+                          compat::field("local_world_size", x.local_world_size), compat::field("threads", x.threads),
+                          compat::field("environment", x.environment),
+                          compat::field("working_directory", x.working_directory), compat::field("backend", x.backend),
+                          compat::field("backend_options", x.backend_options), compat::field("hook", x.hook),
+                          compat::field("object", x.object), compat::field("object_arguments", x.object_arguments));
 }
 template <class Inspector>
 auto inspect(Inspector& f, SetupDone& x) {
@@ -211,6 +243,30 @@ template <class Inspector>
 auto inspect(Inspector& f, Replies& x) {
   return compat::describe(f, x, "troupe::wire::Replies", compat::field("token", x.token),
                           compat::field("replies", x.replies));
+}
+
+template <class Inspector>
+auto inspect(Inspector& f, Form& x) {
+  return compat::describe(f, x, "troupe::wire::Form", compat::field("epoch", x.epoch));
+}
+template <class Inspector>
+auto inspect(Inspector& f, FormDone& x) {
+  return compat::describe(f, x, "troupe::wire::FormDone", compat::field("token", x.token),
+                          compat::field("epoch", x.epoch), compat::field("failed", x.failed),
+                          compat::field("code", x.code), compat::field("error", x.error));
+}
+template <class Inspector>
+auto inspect(Inspector& f, StoreRequest& x) {
+  return compat::describe(f, x, "troupe::wire::StoreRequest", compat::field("token", x.token),
+                          compat::field("id", x.id), compat::field("operation", x.operation),
+                          compat::field("keys", x.keys), compat::field("value", x.value),
+                          compat::field("amount", x.amount), compat::field("timeout_ms", x.timeout_ms));
+}
+template <class Inspector>
+auto inspect(Inspector& f, StoreAnswer& x) {
+  return compat::describe(f, x, "troupe::wire::StoreAnswer", compat::field("id", x.id),
+                          compat::field("failed", x.failed), compat::field("value", x.value),
+                          compat::field("number", x.number));
 }
 
 }  // namespace wire

@@ -179,6 +179,10 @@ CAF_ADD_TYPE_ID(troupe, (troupe::wire::Replies))
 CAF_ADD_ATOM(troupe, troupe::atom, leave, "trp-leave")
 CAF_ADD_ATOM(troupe, troupe::atom, wake, "trp-wake")
 CAF_ADD_ATOM(troupe, troupe::atom, tick, "trp-tick")
+CAF_ADD_TYPE_ID(troupe, (troupe::wire::Form))
+CAF_ADD_TYPE_ID(troupe, (troupe::wire::FormDone))
+CAF_ADD_TYPE_ID(troupe, (troupe::wire::StoreRequest))
+CAF_ADD_TYPE_ID(troupe, (troupe::wire::StoreAnswer))
 #if !TROUPE_CAF_LEGACY
 CAF_ADD_TYPE_ID(troupe, (troupe::local::StartGroup))
 CAF_ADD_TYPE_ID(troupe, (troupe::local::BeginRun))
@@ -221,13 +225,17 @@ namespace troupe {
 using WorkerActor = caf::typed_actor<
     // A piece of a value in the message that follows.
     compat::on<wire::BlobPart>::no_reply,
-    // Prepares backend, hook and object; answers SetupDone.
-    compat::on<wire::Setup>::no_reply,
+    // Prepares hook and object; the pointer is the group's STORE. Answers SetupDone.
+    compat::on<wire::Setup, caf::strong_actor_ptr>::no_reply,
+    // Forms the process group with all other ranks; answers FormDone.
+    compat::on<wire::Form>::no_reply,
+    // Answer of the STORE.
+    compat::on<wire::StoreAnswer>::no_reply,
     // Runs the function; Reports and one RankDone follow.
     compat::on<wire::RunRequest>::no_reply,
     // Gives report credit back.
     compat::on<wire::Credit>::no_reply,
-    // Stops the run of that generation.
+    // Stops the run of that generation (0: forming), and ends pending collectives.
     compat::on<wire::Halt>::no_reply,
     // Calls on the object; Replies follow in order.
     compat::on<wire::Calls>::no_reply,
@@ -244,6 +252,8 @@ using WorkerGroupActor = caf::typed_actor<
     compat::on<wire::BlobPart>::no_reply,
     // A worker is prepared, or could not be.
     compat::on<wire::SetupDone>::no_reply,
+    // A worker has formed the process group, or could not.
+    compat::on<wire::FormDone>::no_reply,
     // Reports of one rank.
     compat::on<wire::Reports>::no_reply,
     // The function ended on one rank.
@@ -269,6 +279,13 @@ using WorkerGroupActor = caf::typed_actor<
     // A deadline may have passed.
     compat::on<atom::tick>::no_reply>;
 
+/// The STORE: the keys through which the workers of a group find each other.
+using StoreActor = caf::typed_actor<
+    // Answers StoreAnswer to the sender, at once or when the keys are there.
+    compat::on<wire::StoreRequest>::no_reply,
+    // A deadline may have passed.
+    compat::on<atom::tick>::no_reply>;
+
 /// The TRAINER: the runs of one troupe::Trainer; supervises the WORKER GROUP.
 using TrainerActor = caf::typed_actor<
     // Makes the group; the promise is kept when all workers are up.
@@ -290,7 +307,9 @@ using TrainerActor = caf::typed_actor<
     compat::on<atom::tick>::no_reply>;
 
 /// Worker of a process (process placement) or of a thread rank.
-WorkerActor spawn_worker(caf::actor_system& system, WorkerGroupActor group, std::uint64_t token, bool own_process);
+/// `descriptors` is its channel to the Node, -1 for a thread rank.
+WorkerActor spawn_worker(caf::actor_system& system, WorkerGroupActor group, std::uint64_t token, int descriptors);
+StoreActor spawn_store(caf::actor_system& system);
 WorkerGroupActor spawn_worker_group(caf::actor_system& system, TrainerActor trainer,
                                     std::shared_ptr<const local::GroupSpec> spec,
                                     std::shared_ptr<local::GroupView> view, std::shared_ptr<local::CallQueue> calls);

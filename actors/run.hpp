@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One run as the driver's threads share it: who carries it out puts rounds in and finishes it; one consumer (the callback
-// thread or an iterator) takes rounds out.
+// One run as the driver's threads share it: who carries it out puts rounds in and finishes it; one consumer (the
+// callback thread or an iterator) takes rounds out.
 #pragma once
 
 #include <atomic>

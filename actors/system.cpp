@@ -67,7 +67,7 @@ void worker_process_main(const node::WorkerStart& start) {
     std::fflush(nullptr);
     ::_exit(71);
   }
-  auto worker = spawn_worker(local.system, caf::actor_cast<WorkerGroupActor>(group), start.token, true);
+  auto worker = spawn_worker(local.system, caf::actor_cast<WorkerGroupActor>(group), start.token, start.descriptors);
   group = nullptr;
   caf::scoped_actor self{local.system};
   self->wait_for(worker);

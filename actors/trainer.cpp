@@ -72,9 +72,9 @@ private:
     auto promise = std::exchange(started_, nullptr);
     if (!promise) return;
     if (!up.failure) return promise->set_value();
-    promise->set_exception(std::make_exception_ptr(
-        Error(up.failure->code, up.failure->text,
-              up.failure->rank < 0 ? std::nullopt : std::optional<int>(up.failure->rank))));
+    promise->set_exception(
+        std::make_exception_ptr(Error(up.failure->code, up.failure->text,
+                                      up.failure->rank < 0 ? std::nullopt : std::optional<int>(up.failure->rank))));
   }
 
   void begin_run(const std::shared_ptr<detail::Run>& run) {
@@ -91,13 +91,11 @@ private:
   void attempt_over(const local::AttemptOver& over) {
     if (!run_ || over.generation != generation_) return;
     results_ = over.results;
-    const bool failed = over.failure.has_value();
     const int attempt = machine_->attempt();
     auto actions = machine_->attempt_ended(over.failure, Clock::now());
-    if (failed && !machine_->finished())
-      log_warning("attempt {} failed: rank {} {}; {} in {} ms", attempt,
-                  over.failure->rank, over.failure->text, machine_->last_decision().reason,
-                  machine_->last_decision().delay.count());
+    if (over.failure && !machine_->finished())
+      log_warning("attempt {} failed: rank {} {}; {} in {} ms", attempt, over.failure->rank, over.failure->text,
+                  machine_->last_decision().reason, machine_->last_decision().delay.count());
     perform(std::move(actions));
   }
 
@@ -166,15 +164,12 @@ private:
   std::vector<Json> results_;
 };
 
-/// Without an argument CAF 0.17 would bind a reference to null when it spawns the actor.
-struct Nothing {};
-
-TrainerActor::behavior_type trainer(TrainerActor::stateful_pointer<TrainerState> self, Nothing /*unused*/) {
+TrainerActor::behavior_type trainer(TrainerActor::stateful_pointer<TrainerState> self, compat::NoArgument) {
   return compat::state_of(self).run(self);
 }
 
 }  // namespace
 
-TrainerActor spawn_trainer(caf::actor_system& system) { return system.spawn(trainer, Nothing{}); }
+TrainerActor spawn_trainer(caf::actor_system& system) { return system.spawn(trainer, compat::NoArgument{}); }
 
 }  // namespace troupe

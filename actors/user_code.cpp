@@ -55,6 +55,10 @@ UserOutcome run_user_code(const std::function<std::string()>& body) {
                                     outcome.payload.size(), detail::max_payload_bytes));
   } catch (const Stopped&) {
     outcome.stopped = true;
+  } catch (const GroupLost& error) {
+    // Another rank's end is the reason, and the driver knows it; this text is for a forming that fails.
+    outcome = failure(error.code(), error.what());
+    outcome.stopped = true;
   } catch (const Error& error) {
     outcome = failure(error.code(), error.what());
   } catch (const std::exception& error) {
@@ -85,32 +89,62 @@ Outbox::Contents Outbox::take() {
 UserCode::~UserCode() { drop_object(); }
 
 void UserCode::bind(std::shared_ptr<detail::Session> session) {
-  if (own_process_) detail::Session::bind_process(session);
+  if (setup_.own_process) detail::Session::bind_process(session);
   detail::Session::bind(std::move(session));
 }
 
-void UserCode::set_up(const UserSetup& setup) {
-  own_process_ = setup.own_process;
-  if (own_process_) {
-    apply_environment(setup.environment);
+void UserCode::set_up(UserSetup setup) {
+  setup_ = std::move(setup);
+  if (setup_.own_process) {
+    apply_environment(setup_.environment);
     std::error_code ignored;  // a folder that is gone by now is no reason to fail
-    if (!setup.working_directory.empty()) std::filesystem::current_path(setup.working_directory, ignored);
+    if (!setup_.working_directory.empty()) std::filesystem::current_path(setup_.working_directory, ignored);
   }
-  idle_session_ = std::make_shared<detail::Session>(setup.ranks);
+  idle_session_ = std::make_shared<detail::Session>(setup_.ranks);
   bind(idle_session_);
-  if (!setup.backend.empty()) {
-    backend_ = make_backend(setup.backend, detail::unpack(setup.backend_options));
-    backend_->on_start({setup.ranks.world_rank, setup.ranks.local_rank, setup.ranks.node_rank, setup.ranks.world_size,
-                        setup.ranks.local_world_size, setup.threads, setup.own_process});
-  }
-  if (!setup.hook.build.empty()) {
-    auto hook = reinterpret_cast<detail::TrainEntry>(detail::resolve(setup.hook, detail::EntryKind::train));
+  if (!setup_.hook.build.empty()) {
+    auto hook = reinterpret_cast<detail::TrainEntry>(detail::resolve(setup_.hook, detail::EntryKind::train));
     hook(Config());
   }
-  if (!setup.object.build.empty()) {
-    auto make = reinterpret_cast<detail::MakeEntry>(detail::resolve(setup.object, detail::EntryKind::make));
-    object_.reset(static_cast<detail::ObjectBox*>(make(setup.object_arguments)));
+  if (setup_.backend.empty()) make_object();
+}
+
+void UserCode::form(std::uint64_t epoch, std::shared_ptr<Store> store,
+                    std::shared_ptr<DescriptorExchange> descriptors) {
+  leave_group();
+  std::shared_ptr<Backend> backend = make_backend(setup_.backend, detail::unpack(setup_.backend_options));
+  {
+    std::lock_guard lock(backend_mutex_);
+    backend_ = backend;
   }
+  const auto& ranks = setup_.ranks;
+  backend->on_start({ranks.world_rank, ranks.local_rank, ranks.node_rank, ranks.world_size, ranks.local_world_size,
+                     setup_.threads, setup_.own_process, epoch, std::move(store), std::move(descriptors)});
+  if (!object_) make_object();
+}
+
+void UserCode::abort() {
+  std::shared_ptr<Backend> backend;
+  {
+    std::lock_guard lock(backend_mutex_);
+    backend = backend_;
+  }
+  if (backend) backend->on_abort();
+}
+
+void UserCode::leave_group() {
+  std::shared_ptr<Backend> backend;
+  {
+    std::lock_guard lock(backend_mutex_);
+    backend = std::move(backend_);
+  }
+  if (backend) backend->on_shutdown();
+}
+
+void UserCode::make_object() {
+  if (setup_.object.build.empty()) return;
+  auto make = reinterpret_cast<detail::MakeEntry>(detail::resolve(setup_.object, detail::EntryKind::make));
+  object_.reset(static_cast<detail::ObjectBox*>(make(setup_.object_arguments)));
 }
 
 std::string UserCode::run(const std::shared_ptr<detail::Session>& session, const detail::FunctionId& function,
@@ -119,6 +153,7 @@ std::string UserCode::run(const std::shared_ptr<detail::Session>& session, const
     UserCode& code;
     ~Rebind() { code.bind(code.idle_session_); }
   } rebind{*this};
+  session->share_data(*idle_session_);
   bind(session);
   auto entry = reinterpret_cast<detail::TrainEntry>(detail::resolve(function, detail::EntryKind::train));
   return detail::pack(entry(Config(detail::unpack(config))));
@@ -133,13 +168,12 @@ std::string UserCode::call(const detail::FunctionId& function, std::string_view 
 void UserCode::tear_down() noexcept {
   try {
     drop_object();
-    if (backend_) backend_->on_shutdown();
+    leave_group();
   } catch (const std::exception& error) {
     log_warning("shutdown hook threw: {}", error.what());
   } catch (...) {
     log_warning("shutdown hook threw");
   }
-  backend_.reset();
   bind(nullptr);
   flush_output();
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank's user code: backend, hook, object, train function, calls. Everything here runs on the rank's user thread; what
-// comes out waits in an Outbox for the Worker actor. No CAF.
+// A rank's user code: backend, hook, object, train function, calls. Everything here runs on the rank's user thread;
+// what comes out waits in an Outbox for the Worker actor. No CAF.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@
 #include <vector>
 
 #include <troupe/backend.hpp>
+#include <troupe/call.hpp>
 #include <troupe/error.hpp>
 #include <troupe/fn.hpp>
-#include <troupe/call.hpp>
 
 #include "runtime/engine/group_machine.hpp"
 #include "runtime/session/session.hpp"
@@ -44,8 +44,13 @@ public:
     std::uint64_t generation = 0;
     UserOutcome outcome;
   };
+  struct Form {
+    std::uint64_t epoch = 0;
+    UserOutcome outcome;
+  };
   struct Contents {
     std::optional<UserOutcome> setup;
+    std::optional<Form> form;
     std::vector<Reply> replies;
     std::optional<End> end;
     bool left = false;
@@ -81,7 +86,12 @@ struct UserSetup {
 class UserCode {
 public:
   ~UserCode();
-  void set_up(const UserSetup& setup);
+  /// Environment and hook; the object too, if there is no group to form first.
+  void set_up(UserSetup setup);
+  /// Forms the group together with all other ranks (on_start), after leaving the one before.
+  void form(std::uint64_t epoch, std::shared_ptr<Store> store, std::shared_ptr<DescriptorExchange> descriptors);
+  /// From any thread: ends waits for other ranks.
+  void abort();
   std::string run(const std::shared_ptr<detail::Session>& session, const detail::FunctionId& function,
                   std::string_view config);
   std::string call(const detail::FunctionId& function, std::string_view arguments);
@@ -89,11 +99,14 @@ public:
 
 private:
   void bind(std::shared_ptr<detail::Session> session);
+  void make_object();
   void drop_object();
+  void leave_group();
 
-  bool own_process_ = false;
+  UserSetup setup_;
   std::shared_ptr<detail::Session> idle_session_;
-  std::unique_ptr<Backend> backend_;
+  std::mutex backend_mutex_;
+  std::shared_ptr<Backend> backend_;
   std::unique_ptr<detail::ObjectBox> object_;
 };
 

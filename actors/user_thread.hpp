@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread of a rank that runs user code: hooks, train functions and calls, one after the other. CAF's threads never do.
+// The thread of a rank that runs user code: hooks, train functions and calls, one after the other. CAF's threads never
+// do.
 #pragma once
 
 #include <condition_variable>

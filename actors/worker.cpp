@@ -6,9 +6,11 @@
 #include <utility>
 
 #include "actors/blob.hpp"
+#include "actors/descriptor_exchange.hpp"
 #include "actors/protocols.hpp"
 #include "actors/user_code.hpp"
 #include "actors/user_thread.hpp"
+#include "actors/worker_store.hpp"
 #include "runtime/base/log.hpp"
 
 namespace troupe {
@@ -45,17 +47,19 @@ public:
   }
 
   WorkerActor::behavior_type run(WorkerActor::pointer self, WorkerGroupActor group, std::uint64_t token,
-                                 bool own_process) {
+                                 int descriptors) {
     self_ = self;
     group_ = std::move(group);
     token_ = token;
-    own_process_ = own_process;
+    own_process_ = descriptors >= 0;
     gate_->open(WorkerActor(self));
     outbox_ = std::make_shared<Outbox>([gate = gate_] { gate->wake(); });
     code_ = std::make_shared<UserCode>();
+    store_ = std::make_shared<WorkerStore>(token, [gate = gate_] { gate->wake(); });
+    if (own_process_) descriptors_ = std::make_shared<ProcessDescriptors>(descriptors);
     compat::watch(self, group_);
     compat::on_down(self, [this](const caf::down_msg&) { group_lost(); });
-    compat::on_exception(self, [own_process](const char* text) {
+    compat::on_exception(self, [own_process = own_process_](const char* text) {
       log_error("worker failed: {}", text);
       if (own_process) ::_exit(70);
     });
@@ -64,13 +68,19 @@ public:
                  caf::actor_cast<caf::strong_actor_ptr>(self));
     return {
         [this](const wire::BlobPart& part) { inbox_.add(part); },
-        [this](const wire::Setup& setup) { set_up(setup); },
+        [this](const wire::Setup& setup, const caf::strong_actor_ptr& store) {
+          store_actor_ = caf::actor_cast<StoreActor>(store);
+          set_up(setup);
+        },
+        [this](const wire::Form& form) { begin_form(form.epoch); },
+        [this](const wire::StoreAnswer& answer) { store_->answer(answer); },
         [this](const wire::RunRequest& request) { begin_run(request); },
         [this](const wire::Credit& credit) {
           if (channel_ && credit.generation == generation_) channel_->release(credit.reports, credit.bytes);
         },
         [this](const wire::Halt& halt) {
           if (session_ && halt.generation == generation_) session_->stop();
+          leave_collectives();
         },
         [this](const wire::Calls& calls) { begin_calls(calls); },
         [this](atom::leave) { leave(); },
@@ -83,26 +93,42 @@ private:
   void group_lost() {
     if (own_process_) ::_exit(70);
     if (session_) session_->stop();
+    leave_collectives();
     gate_->close();
     self_->quit();
   }
 
   void set_up(const wire::Setup& message) {
-    UserSetup setup{{message.world_rank, message.local_rank, message.node_rank, message.world_size,
-                     message.local_world_size},
-                    message.threads,
-                    own_process_,
-                    message.environment,
-                    message.working_directory,
-                    message.backend,
-                    message.backend_options,
-                    message.hook,
-                    message.object,
-                    inbox_.take(message.object_arguments)};
+    UserSetup setup{
+        {message.world_rank, message.local_rank, message.node_rank, message.world_size, message.local_world_size},
+        message.threads,
+        own_process_,
+        message.environment,
+        message.working_directory,
+        message.backend,
+        message.backend_options,
+        message.hook,
+        message.object,
+        inbox_.take(message.object_arguments)};
     ranks_ = setup.ranks;
     thread_.post([setup = std::move(setup), code = code_, outbox = outbox_] {
       auto outcome = run_user_code([&] { return code->set_up(setup), std::string(); });
       outbox->put([&](Outbox::Contents& contents) { contents.setup = std::move(outcome); });
+    });
+  }
+
+  /// Whatever waits for other ranks waits in vain.
+  void leave_collectives() {
+    store_->abort();
+    code_->abort();
+  }
+
+  void begin_form(std::uint64_t epoch) {
+    store_->reset();
+    if (!own_process_) descriptors_ = ThreadDescriptors::of(group_.id(), ranks_.world_rank);
+    thread_.post([epoch, code = code_, store = store_, descriptors = descriptors_, outbox = outbox_] {
+      auto outcome = run_user_code([&] { return code->form(epoch, store, descriptors), std::string(); });
+      outbox->put([&](Outbox::Contents& contents) { contents.form = Outbox::Form{epoch, std::move(outcome)}; });
     });
   }
 
@@ -129,6 +155,7 @@ private:
 
   void leave() {
     if (session_) session_->stop();
+    leave_collectives();
     thread_.post([code = code_, outbox = outbox_] {
       code->tear_down();
       outbox->put([](Outbox::Contents& contents) { contents.left = true; });
@@ -143,6 +170,12 @@ private:
       compat::tell(self_, group_,
                    wire::SetupDone{token_, contents.setup->failed || contents.setup->stopped,
                                    static_cast<std::uint8_t>(contents.setup->code), contents.setup->payload});
+    if (contents.form)
+      compat::tell(
+          self_, group_,
+          wire::FormDone{token_, contents.form->epoch, contents.form->outcome.failed || contents.form->outcome.stopped,
+                         static_cast<std::uint8_t>(contents.form->outcome.code), contents.form->outcome.payload});
+    for (auto& request : store_->take_requests()) compat::tell(self_, store_actor_, std::move(request));
     send_replies(std::move(contents.replies));
     if (contents.end) send_end(std::move(*contents.end));
     if (contents.left) {
@@ -186,12 +219,13 @@ private:
   }
 
   void send_end(Outbox::End end) {
-    const auto how = end.outcome.failed    ? engine::RankEnd::threw
-                     : end.outcome.stopped ? engine::RankEnd::stopped
-                                           : engine::RankEnd::returned;
+    const auto how = end.outcome.stopped  ? engine::RankEnd::stopped
+                     : end.outcome.failed ? engine::RankEnd::threw
+                                          : engine::RankEnd::returned;
     auto payload = send_blob(self_, group_, token_, std::move(end.outcome.payload));
-    compat::tell(self_, group_, wire::RankDone{token_, end.generation, static_cast<std::uint8_t>(how),
-                                               static_cast<std::uint8_t>(end.outcome.code), std::move(payload)});
+    compat::tell(self_, group_,
+                 wire::RankDone{token_, end.generation, static_cast<std::uint8_t>(how),
+                                static_cast<std::uint8_t>(end.outcome.code), std::move(payload)});
     session_.reset();
     channel_.reset();
   }
@@ -205,6 +239,9 @@ private:
   std::shared_ptr<WakeGate> gate_ = std::make_shared<WakeGate>();
   std::shared_ptr<Outbox> outbox_;
   std::shared_ptr<UserCode> code_;
+  StoreActor store_actor_;
+  std::shared_ptr<WorkerStore> store_;
+  std::shared_ptr<DescriptorExchange> descriptors_;
   UserThread thread_;
 
   // The current run.
@@ -214,14 +251,14 @@ private:
 };
 
 WorkerActor::behavior_type worker(WorkerActor::stateful_pointer<WorkerState> self, WorkerGroupActor group,
-                                  std::uint64_t token, bool own_process) {
-  return compat::state_of(self).run(self, std::move(group), token, own_process);
+                                  std::uint64_t token, int descriptors) {
+  return compat::state_of(self).run(self, std::move(group), token, descriptors);
 }
 
 }  // namespace
 
-WorkerActor spawn_worker(caf::actor_system& system, WorkerGroupActor group, std::uint64_t token, bool own_process) {
-  return system.spawn(worker, std::move(group), token, own_process);
+WorkerActor spawn_worker(caf::actor_system& system, WorkerGroupActor group, std::uint64_t token, int descriptors) {
+  return system.spawn(worker, std::move(group), token, descriptors);
 }
 
 }  // namespace troupe

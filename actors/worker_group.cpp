@@ -53,8 +53,11 @@ public:
     const auto& settings = spec_->settings;
     in_processes_ = settings.placement == Placement::process;
     ranks_.resize(static_cast<std::size_t>(settings.world_size));
-    machine_ = std::make_unique<engine::GroupMachine>(engine::GroupLimits{
-        settings.world_size, settings.worker_start_deadline, settings.shutdown_deadline, in_processes_});
+    machine_ = std::make_unique<engine::GroupMachine>(
+        engine::GroupLimits{settings.world_size, settings.worker_start_deadline, settings.shutdown_deadline,
+                            in_processes_, 3, !settings.backend.name.empty()});
+    store_ = spawn_store(self->system());
+    self->link_to(store_);
     compat::on_down(self, [this](const caf::down_msg& down) { someone_ended(down); });
     compat::on_exit(self, [this](const caf::exit_msg& exit) {
       if (exit.source == trainer_.address()) trainer_ended();  // linked workers are told of by the down handler
@@ -67,6 +70,7 @@ public:
           if (auto* rank = find(part.token)) rank->inbox.add(part);
         },
         [this](const wire::SetupDone& done) { setup_done(done); },
+        [this](const wire::FormDone& done) { form_done(done); },
         [this](const wire::Reports& reports) { add_reports(reports); },
         [this](const wire::RankDone& done) { rank_done(done); },
         [this](const wire::Replies& replies) { answer(replies); },
@@ -96,7 +100,7 @@ private:
     Clock::time_point launched;
     int pid = -1;
     std::deque<std::uint32_t> delivered;  // sizes of reports that the consumer has not taken yet
-    bool is_forked = false;  // the Node knows its process
+    bool is_forked = false;               // the Node knows its process
     bool is_set_up = false;
     RankCalls calls;
   };
@@ -127,9 +131,11 @@ private:
       else
         launch_thread(action.rank);
     } catch (const std::exception& error) {
-      perform(machine_->launch_failed(
-          {FailureKind::fatal, ErrorCode::start_failed, action.rank,
-           fmt::format("rank {} could not be started: {}", action.rank, error.what()), {}}));
+      perform(machine_->launch_failed({FailureKind::fatal,
+                                       ErrorCode::start_failed,
+                                       action.rank,
+                                       fmt::format("rank {} could not be started: {}", action.rank, error.what()),
+                                       {}}));
     }
   }
 
@@ -148,11 +154,16 @@ private:
   void launch_thread(int rank) {
     rank_at(rank).token = next_thread_token();
     // Linked: a thread rank goes with its group, whatever ends it.
-    self_->link_to(spawn_worker(self_->system(), WorkerGroupActor(self_), rank_at(rank).token, false));
+    self_->link_to(spawn_worker(self_->system(), WorkerGroupActor(self_), rank_at(rank).token, -1));
   }
 
   void act(const engine::KillWorker& action) {
     if (in_processes_) node::Node::instance().signal(rank_at(action.rank).token, action.politely ? SIGTERM : SIGKILL);
+  }
+
+  void act(const engine::SendForm& action) {
+    if (auto& rank = rank_at(action.rank); rank.handle) compat::tell(self_, rank.handle, wire::Form{action.epoch});
+    view_->set_state(action.rank, "forming");
   }
 
   void act(const engine::SendRun& action) {
@@ -196,11 +207,14 @@ private:
     for (auto& rank : ranks_) rank.calls.fail_all(index_of(&rank), "the trainer was shut down");
     drain([this, stuck = action.stuck_ranks] {
       compat::tell(self_, trainer_, local::GroupOver{stuck});
+      self_->unlink_from(store_);
+      compat::end(store_);
       self_->quit();
     });
   }
 
-  // ---- workers come and go --------------------------------------------------------------------------------------------
+  // ---- workers come and go
+  // --------------------------------------------------------------------------------------------
 
   std::filesystem::path log_file(int rank) const {
     const auto& folder = run_ ? run_->spec.directory / "logs" : spec_->log_folder;
@@ -213,7 +227,9 @@ private:
     const int index = index_of(rank);
     if (registration.version != wire::protocol_version || registration.build != detail::build_id()) {
       perform(machine_->setup_failed(
-          {FailureKind::fatal, ErrorCode::refused, index,
+          {FailureKind::fatal,
+           ErrorCode::refused,
+           index,
            fmt::format("rank {} was refused: it runs {} of build {}, the driver {} of build {}. Both must be the same "
                        "program; was the binary replaced while it ran?",
                        index, registration.version, registration.build, wire::protocol_version, detail::build_id()),
@@ -241,9 +257,9 @@ private:
     setup.world_size = setup.local_world_size = settings.world_size;
     setup.threads = settings.threads_per_worker;
     setup.environment = spec_->environment;
-    for (auto [variable, value] : {std::pair{"RANK", index}, std::pair{"LOCAL_RANK", index}, std::pair{"NODE_RANK", 0},
-                               std::pair{"WORLD_SIZE", settings.world_size},
-                               std::pair{"LOCAL_WORLD_SIZE", settings.world_size}})
+    for (auto [variable, value] :
+         {std::pair{"RANK", index}, std::pair{"LOCAL_RANK", index}, std::pair{"NODE_RANK", 0},
+          std::pair{"WORLD_SIZE", settings.world_size}, std::pair{"LOCAL_WORLD_SIZE", settings.world_size}})
       setup.environment.push_back(fmt::format("{}={}", variable, value));
     setup.environment.push_back("MASTER_ADDR=127.0.0.1");
     setup.working_directory = spec_->working_directory;
@@ -252,7 +268,7 @@ private:
     setup.hook = spec_->hook;
     setup.object = spec_->object;
     setup.object_arguments = send_blob(self_, rank.handle, rank.token, spec_->object_arguments);
-    compat::tell(self_, rank.handle, std::move(setup));
+    compat::tell(self_, rank.handle, std::move(setup), caf::actor_cast<caf::strong_actor_ptr>(store_));
   }
 
   void setup_done(const wire::SetupDone& done) {
@@ -260,8 +276,11 @@ private:
     if (!rank) return;
     const int index = index_of(rank);
     if (done.failed != 0) {
-      perform(machine_->setup_failed({FailureKind::fatal, static_cast<ErrorCode>(done.code), index,
-                                      fmt::format("rank {} could not be set up: {}", index, done.error), {}}));
+      perform(machine_->setup_failed({FailureKind::fatal,
+                                      static_cast<ErrorCode>(done.code),
+                                      index,
+                                      fmt::format("rank {} could not be set up: {}", index, done.error),
+                                      {}}));
       return;
     }
     const std::chrono::duration<double, std::milli> took = Clock::now() - rank->launched;
@@ -269,6 +288,21 @@ private:
     perform(machine_->ready(index, Clock::now()));
     rank->is_set_up = true;
     rank->calls.send(self_, rank->handle, rank->token);
+  }
+
+  void form_done(const wire::FormDone& done) {
+    auto* rank = find(done.token);
+    if (!rank) return;
+    const int index = index_of(rank);
+    view_->set_state(index, "ready");
+    if (done.failed == 0) return perform(machine_->formed(index, done.epoch, Clock::now()));
+    perform(machine_->form_failed(index, done.epoch,
+                                  {FailureKind::fatal,
+                                   static_cast<ErrorCode>(done.code),
+                                   index,
+                                   fmt::format("rank {} could not form its group: {}", index, done.error),
+                                   {}},
+                                  Clock::now()));
   }
 
   /// Nobody is left to report to: end the workers, and then this actor.
@@ -282,8 +316,7 @@ private:
       if (!in_processes_) return lost(index, "ended: " + compat::render(self_->system(), down.reason), {});
       // The cause follows from the Node, often a moment later.
       perform(machine_->disconnected(index, Clock::now()));
-      if (!machine_->leaving())
-        compat::remind(self_, std::chrono::seconds(1), local::ReapCheck{rank.token});
+      if (!machine_->leaving()) compat::remind(self_, std::chrono::seconds(1), local::ReapCheck{rank.token});
       return;
     }
   }
@@ -310,7 +343,8 @@ private:
     perform(machine_->lost(index, cause, std::move(log_lines), Clock::now()));
   }
 
-  // ---- a run ----------------------------------------------------------------------------------------------------------
+  // ---- a run
+  // ----------------------------------------------------------------------------------------------------------
 
   void begin_attempt(const local::BeginAttempt& begin) {
     run_ = begin.run;
@@ -319,8 +353,8 @@ private:
     round_ = 0;
     const auto& settings = spec_->settings;
     results_.assign(ranks_.size(), Json());
-    aligner_.emplace(engine::RoundAligner::Limits{settings.world_size, window_.reports, window_.bytes,
-                                                  settings.report_deadline});
+    aligner_.emplace(
+        engine::RoundAligner::Limits{settings.world_size, window_.reports, window_.bytes, settings.report_deadline});
     for (auto& rank : ranks_) {
       rank.delivered.clear();
       if (in_processes_ && rank.token != 0) node::Node::instance().set_log_file(rank.token, log_file(index_of(&rank)));
@@ -396,7 +430,8 @@ private:
     perform(machine_->done(index, end, std::move(failure), Clock::now()));
   }
 
-  // ---- calls ----------------------------------------------------------------------------------------------------------
+  // ---- calls
+  // ----------------------------------------------------------------------------------------------------------
 
   void send_calls() {
     for (auto& call : calls_->take()) {
@@ -412,10 +447,12 @@ private:
   void answer(const wire::Replies& replies) {
     auto* rank = find(replies.token);
     if (!rank) return;
-    for (const auto& reply : replies.replies) rank->calls.answer(index_of(rank), reply, rank->inbox.take(reply.payload));
+    for (const auto& reply : replies.replies)
+      rank->calls.answer(index_of(rank), reply, rank->inbox.take(reply.payload));
   }
 
-  // ---- output and time ------------------------------------------------------------------------------------------------
+  // ---- output and time
+  // ------------------------------------------------------------------------------------------------
 
   /// Calls `then` once all output so far was printed.
   void drain(std::function<void()> then) {
@@ -462,6 +499,7 @@ private:
   std::shared_ptr<const local::GroupSpec> spec_;
   std::shared_ptr<GroupView> view_;
   std::shared_ptr<local::CallQueue> calls_;
+  StoreActor store_;
   std::uint64_t number_ = 0;
   bool in_processes_ = true;
   std::vector<Rank> ranks_;

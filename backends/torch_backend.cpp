@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backend "torch": gives each worker its share of the CPU threads. Workers form no process group.
+// The backend "torch": gives each worker its share of the CPU threads and a group. What carries the group's collectives
+// is made when something needs it.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <utility>
 
 #include <troupe/backend.hpp>
-#include <troupe/error.hpp>
+
+#include "backends/torch/torch_group.hpp"
+#include "runtime/session/session.hpp"
 
 /// Linkers drop an object that nobody refers to; naming this symbol keeps the registration below.
 extern "C" {
@@ -20,26 +25,44 @@ namespace {
 
 class TorchBackend : public Backend {
 public:
+  explicit TorchBackend(TorchConfig config) : config_(std::move(config)) {}
+
   void on_start(const BackendContext& context) override {
     // Without an own process the thread is the user's, so it gets its setting back.
     if (!context.own_process) previous_threads_ = at::get_num_threads();
     at::set_num_threads(std::max(1, context.threads));
+    auto group = std::make_shared<TorchGroup>(config_, context);
+    {
+      std::lock_guard lock(mutex_);
+      group_ = group;
+    }
+    detail::Session::require("the torch backend")->data().set("torch", std::move(group));
   }
+
   void on_shutdown() override {
+    if (auto session = detail::Session::current()) session->data().set("torch", nullptr);
+    {
+      std::lock_guard lock(mutex_);
+      group_.reset();
+    }
     if (previous_threads_) at::set_num_threads(*previous_threads_);
     previous_threads_.reset();
   }
 
+  void on_abort() override {
+    std::lock_guard lock(mutex_);
+    if (group_) group_->abort();
+  }
+
 private:
+  const TorchConfig config_;
   std::optional<int> previous_threads_;
+  std::mutex mutex_;  // on_abort() comes on another thread
+  std::shared_ptr<TorchGroup> group_;
 };
 
 std::unique_ptr<Backend> make_torch_backend(const Json& options) {
-  if (!options.empty())
-    throw Error(ErrorCode::invalid_option, "backend \"torch\" has no options, but was given " +
-                                               options.dump(-1, ' ', true, Json::error_handler_t::replace) +
-                                               ": remove them");
-  return std::make_unique<TorchBackend>();
+  return std::make_unique<TorchBackend>(parse_torch_config(options));
 }
 
 [[maybe_unused]] const bool registered = register_backend("torch", make_torch_backend);

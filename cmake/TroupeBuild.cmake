@@ -79,6 +79,7 @@ function(troupe_use_torch_pch target)
     add_library(troupe_torch_pch OBJECT EXCLUDE_FROM_ALL "${PROJECT_BINARY_DIR}/torch_pch.cpp")
     target_link_libraries(troupe_torch_pch PRIVATE Libtorch::torch)
     target_compile_features(troupe_torch_pch PRIVATE cxx_std_20)
+    troupe_set_warnings(troupe_torch_pch)  # a header compiled with other flags is not used
     target_precompile_headers(troupe_torch_pch PRIVATE <torch/torch.h>)
   endif()
   target_precompile_headers(${target} REUSE_FROM troupe_torch_pch)

@@ -20,7 +20,9 @@ class ActorCallTarget : public CallTarget {
 public:
   ActorCallTarget(int world_size, TrainerActor trainer, std::shared_ptr<local::CallQueue> queue,
                   std::function<void(std::chrono::milliseconds)> shut_down)
-      : world_size_(world_size), trainer_(std::move(trainer)), queue_(std::move(queue)),
+      : world_size_(world_size),
+        trainer_(std::move(trainer)),
+        queue_(std::move(queue)),
         shut_down_(std::move(shut_down)) {}
 
   int worker_count() const override { return world_size_; }

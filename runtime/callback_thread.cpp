@@ -25,7 +25,10 @@ std::optional<std::string> text_of_exception(Body&& body) {
 }
 
 engine::Failure callback_failure(const char* hook, const std::string& text) {
-  return {engine::FailureKind::fatal, ErrorCode::callback_failed, -1, fmt::format("a callback's {}() threw: {}", hook, text),
+  return {engine::FailureKind::fatal,
+          ErrorCode::callback_failed,
+          -1,
+          fmt::format("a callback's {}() threw: {}", hook, text),
           {}};
 }
 

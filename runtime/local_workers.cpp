@@ -32,8 +32,8 @@ public:
   static std::shared_ptr<LocalAttempt> make(detail::Run& run, int number) {
     auto attempt = std::make_shared<LocalAttempt>(run, number);
     // Weak: a thread that the function left behind may report when the attempt is over.
-    attempt->channel_ = std::make_shared<detail::ReportChannel>(
-        detail::ReportWindow{}, [weak = std::weak_ptr<LocalAttempt>(attempt)] {
+    attempt->channel_ =
+        std::make_shared<detail::ReportChannel>(detail::ReportWindow{}, [weak = std::weak_ptr<LocalAttempt>(attempt)] {
           if (auto alive = weak.lock()) alive->forward();
         });
     attempt->session_ =
@@ -108,7 +108,8 @@ public:
   /// Waits for the next attempt after a pause, or for the end that was asked for meanwhile.
   engine::RunActions wait_for_next() {
     std::unique_lock lock(mutex_);
-    changed_.wait_until(lock, machine_.deadline().value_or(engine::Clock::now()), [this] { return machine_.finished(); });
+    changed_.wait_until(lock, machine_.deadline().value_or(engine::Clock::now()),
+                        [this] { return machine_.finished(); });
     return machine_.finished() ? std::move(ended_) : machine_.tick(engine::Clock::now());
   }
 
@@ -137,7 +138,11 @@ private:
 
 LocalWorkers::LocalWorkers(const UserSetup& setup) {
   KeepBinding keep;
-  const auto outcome = run_user_code([&] { return code_->set_up(setup), std::string(); });
+  const auto outcome = run_user_code([&] {
+    code_->set_up(setup);
+    if (!setup.backend.empty()) code_->form(1, nullptr, nullptr);
+    return std::string();
+  });
   if (outcome.failed || outcome.stopped) throw Error(outcome.code, "rank 0 could not be set up: " + outcome.payload, 0);
 }
 

@@ -28,12 +28,14 @@ std::string describe_failure(const engine::RunOutcome& outcome) {
 void throw_if_failed(const detail::Run& run, const detail::RunResult& result) {
   switch (result.outcome.status) {
     case engine::RunStatus::succeeded:
-    case engine::RunStatus::stopped: return;
+    case engine::RunStatus::stopped:
+      return;
     case engine::RunStatus::interrupted: {
       const int number = run.signal != 0 ? run.signal.load() : SIGINT;
       throw Interrupted(number == SIGTERM ? "the run was ended by SIGTERM" : "the run was ended by Ctrl-C", number);
     }
-    case engine::RunStatus::failed: break;
+    case engine::RunStatus::failed:
+      break;
   }
   const int rank = result.outcome.failure->rank;
   throw TrainingFailed(result.outcome.failure->code, describe_failure(result.outcome),

@@ -30,10 +30,14 @@ std::string caf_version() {
 
 const char* status_name(engine::RunStatus status) {
   switch (status) {
-    case engine::RunStatus::succeeded: return "succeeded";
-    case engine::RunStatus::stopped: return "stopped";
-    case engine::RunStatus::failed: return "failed";
-    case engine::RunStatus::interrupted: return "interrupted";
+    case engine::RunStatus::succeeded:
+      return "succeeded";
+    case engine::RunStatus::stopped:
+      return "stopped";
+    case engine::RunStatus::failed:
+      return "failed";
+    case engine::RunStatus::interrupted:
+      return "interrupted";
   }
   return "?";
 }

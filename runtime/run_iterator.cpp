@@ -59,7 +59,8 @@ std::optional<std::vector<Json>> RunIterator::get_final_results(bool force) {
 
 std::vector<Json> RunIterator::get_returns() {
   if (!is_finished())
-    throw Error(ErrorCode::invalid_state, "the run has not finished: take all rounds first, or get_final_results(true)");
+    throw Error(ErrorCode::invalid_state,
+                "the run has not finished: take all rounds first, or get_final_results(true)");
   return *get_final_results();
 }
 

@@ -99,9 +99,10 @@ void TrainerImpl::start(const Fn& hook, ObjectSpec object) {
   if (started()) throw Error(ErrorCode::invalid_state, "the trainer is started already: call shutdown() first");
   check_gpus();
   if (object.arguments.size() > max_payload_bytes)
-    throw Error(ErrorCode::too_large,
-                fmt::format("the object's arguments of {} bytes are above the limit of {}: pass the path of a file instead",
-                            object.arguments.size(), max_payload_bytes));
+    throw Error(
+        ErrorCode::too_large,
+        fmt::format("the object's arguments of {} bytes are above the limit of {}: pass the path of a file instead",
+                    object.arguments.size(), max_payload_bytes));
   auto made = std::make_shared<Group>();
   if (settings_.local_mode()) {
     UserSetup setup;
@@ -122,9 +123,10 @@ void TrainerImpl::start(const Fn& hook, ObjectSpec object) {
 
 void TrainerImpl::start_actors(const Fn& hook, const ObjectSpec& object, Group& group) {
   if (settings_.placement == Placement::process && !initialized())
-    throw Error(ErrorCode::invalid_state,
-                "worker processes need `troupe::init(argc, argv);` as the first line of main(): they are made from this "
-                "program before it does anything else. (placement = thread needs no init)");
+    throw Error(
+        ErrorCode::invalid_state,
+        "worker processes need `troupe::init(argc, argv);` as the first line of main(): they are made from this "
+        "program before it does anything else. (placement = thread needs no init)");
   auto begin = engine::Clock::now();
   if (!host_system_ && !system_) system_ = shared_system();
   auto& system = host_system_ ? *host_system_ : *system_;
@@ -175,12 +177,15 @@ void TrainerImpl::shutdown(std::chrono::milliseconds patience) {
   }
   if (!ended) return;
   if (ended->local) {
-    if (run) run->stop(engine::StopReason::failure,
-                       engine::Failure{engine::FailureKind::fatal, ErrorCode::invalid_state, -1,
-                                       "the trainer was shut down while the run was active", {}});
+    if (run)
+      run->stop(engine::StopReason::failure, engine::Failure{engine::FailureKind::fatal,
+                                                             ErrorCode::invalid_state,
+                                                             -1,
+                                                             "the trainer was shut down while the run was active",
+                                                             {}});
     if (!run || run->wait_for(patience)) return ended->local->shutdown(patience);
-    throw Error(ErrorCode::deadline, fmt::format("the function did not stop within {} ms (shutdown_deadline)",
-                                                 patience.count()));
+    throw Error(ErrorCode::deadline,
+                fmt::format("the function did not stop within {} ms (shutdown_deadline)", patience.count()));
   }
   ended->calls->close();
   auto gone = std::make_shared<std::promise<std::vector<int>>>();
@@ -299,13 +304,13 @@ std::filesystem::path TrainerImpl::latest_run_dir() const {
 
 std::string TrainerImpl::to_string() const {
   const int workers = std::max(settings_.world_size, 1);
-  std::string text = fmt::format(
-      "Trainer: {}, backend {}, {}\nlogdir: {}\n\n",
-      settings_.local_mode() ? "local mode"
-                             : fmt::format("{} worker{} ({})", workers, workers == 1 ? "" : "s",
-                                           settings_.placement == Placement::process ? "process" : "thread"),
-      settings_.backend.name.empty() ? "none" : settings_.backend.name, started() ? "started" : "not started",
-      logdir_.string());
+  std::string text = fmt::format("Trainer: {}, backend {}, {}\nlogdir: {}\n\n",
+                                 settings_.local_mode()
+                                     ? "local mode"
+                                     : fmt::format("{} worker{} ({})", workers, workers == 1 ? "" : "s",
+                                                   settings_.placement == Placement::process ? "process" : "thread"),
+                                 settings_.backend.name.empty() ? "none" : settings_.backend.name,
+                                 started() ? "started" : "not started", logdir_.string());
   std::vector<std::vector<std::string>> resources;
   for (const auto& [name, amount] : settings_.resources) {
     std::string available = "-";

@@ -2,12 +2,14 @@
 // Backends set the workers of a group up before the first run and take them down after the last.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include <troupe/json.hpp>
+#include <troupe/store.hpp>
 
 namespace troupe {
 
@@ -18,8 +20,11 @@ struct BackendContext {
   int node_rank = 0;
   int world_size = 1;
   int local_world_size = 1;
-  int threads = 1;          ///< CPU threads this worker should use
-  bool own_process = true;  ///< false in thread placement and local mode: the environment is everybody's
+  int threads = 1;                         ///< CPU threads this worker should use
+  bool own_process = true;                 ///< false in thread placement and local mode: the environment is everybody's
+  std::uint64_t epoch = 0;                 ///< a new one each time the group is formed
+  std::shared_ptr<Store> store = nullptr;  ///< of the group; null in local mode
+  std::shared_ptr<DescriptorExchange> descriptors = nullptr;  ///< to other ranks of this host; null in local mode
 };
 
 /// Hooks of one worker; called on the thread that also runs the train function. An exception in on_start() fails
@@ -27,8 +32,12 @@ struct BackendContext {
 class Backend {
 public:
   virtual ~Backend() = default;
+  /// On all workers at once: at the start, and again (after on_shutdown()) when a worker was replaced.
   virtual void on_start(const BackendContext& context) = 0;
   virtual void on_shutdown() {}
+  /// On another thread, while the function or on_start() may be waiting for other ranks: end those waits with
+  /// GroupLost. The group is not used any more; on_shutdown() follows.
+  virtual void on_abort() {}
 };
 
 using BackendFactory = std::function<std::unique_ptr<Backend>(const Json& options)>;

@@ -20,8 +20,8 @@ struct TrainingInfo {
 
 /// What comes with a round.
 struct ResultInfo {
-  int attempt = 1;          ///< 1, and one more after each restart
-  std::int64_t round = 0;   ///< 1-based, starts again with a new attempt
+  int attempt = 1;         ///< 1, and one more after each restart
+  std::int64_t round = 0;  ///< 1-based, starts again with a new attempt
   int world_size = 0;
   std::function<void()> stop = [] {};  ///< ends the run in good order; run() returns
 };

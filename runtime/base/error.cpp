@@ -39,6 +39,8 @@ std::string_view to_string(ErrorCode code) {
       return "refused";
     case ErrorCode::io:
       return "io";
+    case ErrorCode::group_lost:
+      return "group_lost";
   }
   return "unknown";  // a number from another process
 }

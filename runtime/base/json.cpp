@@ -38,7 +38,8 @@ std::string_view without_tag(std::string_view text) {
 bool is_nested_deeper(const Json& value, int levels) {
   if (!value.is_structured()) return false;
   if (levels == 0) return true;
-  return std::any_of(value.begin(), value.end(), [levels](const Json& one) { return is_nested_deeper(one, levels - 1); });
+  return std::any_of(value.begin(), value.end(),
+                     [levels](const Json& one) { return is_nested_deeper(one, levels - 1); });
 }
 
 [[noreturn]] void refuse_nesting() {

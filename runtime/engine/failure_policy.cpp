@@ -24,9 +24,10 @@ RetryDecision FailurePolicy::decide(const Failure& failure, Time now) {
   if (limits_.max_retries >= 0 && count >= limits_.max_retries)
     return {false, {}, fmt::format("max_retries = {} is used up", limits_.max_retries)};
   if (!window_.allow(now))
-    return {false, {}, fmt::format("{} restarts within {} s without a completed round between them",
-                                   limits_.window_restarts,
-                                   std::chrono::duration_cast<std::chrono::seconds>(limits_.window).count())};
+    return {false,
+            {},
+            fmt::format("{} restarts within {} s without a completed round between them", limits_.window_restarts,
+                        std::chrono::duration_cast<std::chrono::seconds>(limits_.window).count())};
   count += 1;
   Duration delay{0};
   if (without_progress_ > 0) {
@@ -34,8 +35,9 @@ RetryDecision FailurePolicy::decide(const Failure& failure, Time now) {
     delay = std::min(limits_.longest_delay, limits_.first_delay * (1 << doublings));
   }
   without_progress_ += 1;
-  return {true, delay, fmt::format("restart {} of {}", count,
-                                   limits_.max_retries < 0 ? "any" : std::to_string(limits_.max_retries))};
+  return {
+      true, delay,
+      fmt::format("restart {} of {}", count, limits_.max_retries < 0 ? "any" : std::to_string(limits_.max_retries))};
 }
 
 void FailurePolicy::progress() {

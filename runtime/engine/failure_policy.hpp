@@ -41,8 +41,7 @@ private:
 
 class FailurePolicy {
 public:
-  explicit FailurePolicy(RetryLimits limits)
-      : limits_(limits), window_(limits.window_restarts, limits.window) {}
+  explicit FailurePolicy(RetryLimits limits) : limits_(limits), window_(limits.window_restarts, limits.window) {}
 
   RetryDecision decide(const Failure& failure, Time now);
   /// A round was completed: the next failure is not part of a crash loop.

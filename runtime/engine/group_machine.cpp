@@ -8,8 +8,7 @@
 
 namespace troupe::engine {
 
-GroupMachine::GroupMachine(GroupLimits limits)
-    : limits_(limits), slots_(static_cast<std::size_t>(limits.world_size)) {}
+GroupMachine::GroupMachine(GroupLimits limits) : limits_(limits), slots_(static_cast<std::size_t>(limits.world_size)) {}
 
 bool GroupMachine::all(State state) const {
   return std::all_of(slots_.begin(), slots_.end(), [state](const Slot& s) { return s.state == state; });
@@ -30,6 +29,7 @@ void GroupMachine::launch(int rank, Time now, GroupActions& actions) {
   slot(rank).state = State::starting;
   slot(rank).start_failures = failures;
   slot(rank).start_deadline = now + limits_.start_deadline;
+  epoch_ += 1;
   actions.push_back(LaunchWorker{rank});
 }
 
@@ -40,18 +40,60 @@ void GroupMachine::launch_absent(Time now, GroupActions& actions) {
 
 void GroupMachine::registered(int rank) { slot(rank).registered = true; }
 
-GroupActions GroupMachine::ready(int rank, Time /*now*/) {
+GroupActions GroupMachine::ready(int rank, Time now) {
   GroupActions actions;
   if (slot(rank).state != State::starting || leaving_) return actions;
   slot(rank).state = State::ready;
   slot(rank).start_failures = 0;
-  if (!all(State::ready)) return actions;
-  if (start_pending_) {
-    start_pending_ = false;
-    actions.push_back(GroupStarted{});
-  }
-  if (attempt_ == Attempt::pending) run_all(actions);
+  proceed(now, actions);
   return actions;
+}
+
+/// What can be done once all workers are there: form, tell that the group is up, run.
+void GroupMachine::proceed(Time now, GroupActions& actions) {
+  if (!all(State::ready) || (!start_pending_ && attempt_ != Attempt::pending)) return;
+  if (limits_.forms_group && formed_epoch_ != epoch_) return form_all(now, actions);
+  if (std::exchange(start_pending_, false)) actions.push_back(GroupStarted{});
+  if (attempt_ == Attempt::pending) run_all(actions);
+}
+
+void GroupMachine::form_all(Time now, GroupActions& actions) {
+  for (int rank = 0; rank < limits_.world_size; ++rank) {
+    slot(rank).state = State::forming;
+    slot(rank).start_deadline = now + limits_.start_deadline;
+    actions.push_back(SendForm{rank, epoch_});
+  }
+}
+
+GroupActions GroupMachine::formed(int rank, std::uint64_t epoch, Time now) {
+  GroupActions actions;
+  if (slot(rank).state != State::forming || leaving_) return actions;
+  slot(rank).state = State::ready;
+  if (epoch == epoch_ && all(State::ready)) formed_epoch_ = epoch;
+  proceed(now, actions);
+  return actions;
+}
+
+GroupActions GroupMachine::form_failed(int rank, std::uint64_t epoch, Failure failure, Time now) {
+  GroupActions actions;
+  if (slot(rank).state != State::forming || leaving_) return actions;
+  slot(rank).state = State::ready;
+  if (epoch == epoch_ && failure.code != ErrorCode::group_lost) {
+    epoch_ += 1;
+    abort_forming(actions);
+    give_up_start(std::move(failure), actions);
+    return actions;
+  }
+  // A rank that noticed the loss of another before we did: nobody can form this epoch any more.
+  if (epoch == epoch_) epoch_ += 1;
+  abort_forming(actions);
+  proceed(now, actions);
+  return actions;
+}
+
+void GroupMachine::abort_forming(GroupActions& actions) {
+  for (int rank = 0; rank < limits_.world_size; ++rank)
+    if (slot(rank).state == State::forming) actions.push_back(SendHalt{rank});
 }
 
 GroupActions GroupMachine::setup_failed(Failure failure) {
@@ -95,15 +137,18 @@ GroupActions GroupMachine::begin_attempt(Time now) {
   for (int rank = 0; rank < limits_.world_size; ++rank)
     if (slot(rank).state == State::stuck) {
       actions.push_back(AttemptEnded{Failure{
-          FailureKind::fatal, ErrorCode::invalid_state, rank,
-          fmt::format("thread rank {} still runs the function of an earlier run, so no new one can begin", rank), {}}});
+          FailureKind::fatal,
+          ErrorCode::invalid_state,
+          rank,
+          fmt::format("thread rank {} still runs the function of an earlier run, so no new one can begin", rank),
+          {}}});
       return actions;
     }
   failure_.reset();
   stop_deadline_.reset();
   attempt_ = Attempt::pending;
   launch_absent(now, actions);
-  if (all(State::ready)) run_all(actions);
+  proceed(now, actions);
   return actions;
 }
 
@@ -119,6 +164,8 @@ GroupActions GroupMachine::stop_attempt(bool at_once, Time now) {
   GroupActions actions;
   if (attempt_ == Attempt::pending) {
     attempt_ = Attempt::none;
+    epoch_ += 1;
+    abort_forming(actions);
     actions.push_back(AttemptEnded{std::nullopt});
     return actions;
   }
@@ -145,6 +192,8 @@ GroupActions GroupMachine::done(int rank, RankEnd end, std::optional<Failure> fa
     failure_ = std::move(failure);
     halt_running(now, actions);
   }
+  // A rank may notice the death of another before the Node tells us; the cause follows with lost().
+  if (end == RankEnd::stopped && attempt_ == Attempt::running) halt_running(now, actions);
   end_attempt_if_quiet(actions);
   return actions;
 }
@@ -153,6 +202,7 @@ void GroupMachine::halt_running(Time now, GroupActions& actions) {
   if (attempt_ == Attempt::running) {
     attempt_ = Attempt::stopping;
     stop_deadline_ = now + limits_.stop_deadline;
+    epoch_ += 1;
     for (int rank = 0; rank < limits_.world_size; ++rank)
       if (slot(rank).state == State::running) actions.push_back(SendHalt{rank});
   }
@@ -178,7 +228,9 @@ void GroupMachine::kill_or_abandon(GroupActions& actions) {
       continue;
     }
     s.state = State::stuck;
-    failure_ = Failure{FailureKind::fatal, ErrorCode::deadline, rank,
+    failure_ = Failure{FailureKind::fatal,
+                       ErrorCode::deadline,
+                       rank,
                        fmt::format("thread rank {} did not stop within {} ms (shutdown_deadline). A thread cannot be "
                                    "killed: let the function call train::report() or check train::should_stop(), or "
                                    "use placement process",
@@ -225,6 +277,11 @@ GroupActions GroupMachine::lost(int rank, const std::string& cause, std::vector<
     end_attempt_if_quiet(actions);
     return actions;
   }
+  if (before == State::forming) {
+    launch(rank, now, actions);
+    abort_forming(actions);
+    return actions;
+  }
   // An idle worker (or one that has returned its result) is replaced quietly; a crash loop waits for the next run.
   if (idle_restarts_.allow(now)) launch(rank, now, actions);
   return actions;
@@ -235,10 +292,11 @@ void GroupMachine::lost_while_starting(int rank, const std::string& cause, std::
   auto& s = slot(rank);
   s.start_failures += 1;
   if (s.start_failures < limits_.start_attempts) return launch(rank, now, actions);
-  give_up_start({FailureKind::fatal, ErrorCode::start_failed, rank,
-                 fmt::format("rank {} could not be started: {} while starting ({} times)", rank, cause, s.start_failures),
-                 std::move(lines)},
-                actions);
+  give_up_start(
+      {FailureKind::fatal, ErrorCode::start_failed, rank,
+       fmt::format("rank {} could not be started: {} while starting ({} times)", rank, cause, s.start_failures),
+       std::move(lines)},
+      actions);
   s.start_failures = 0;
 }
 
@@ -259,8 +317,8 @@ GroupActions GroupMachine::leave(Duration patience, Time now) {
   start_pending_ = false;
   if (attempt_ != Attempt::none) {
     attempt_ = Attempt::none;
-    actions.push_back(AttemptEnded{Failure{FailureKind::fatal, ErrorCode::invalid_state, -1,
-                                           "the trainer was shut down while the run was active", {}}});
+    actions.push_back(AttemptEnded{Failure{
+        FailureKind::fatal, ErrorCode::invalid_state, -1, "the trainer was shut down while the run was active", {}}});
   }
   stop_deadline_.reset();
   term_deadline_ = now + patience / 2;
@@ -320,19 +378,22 @@ GroupActions GroupMachine::tick(Time now) {
   if (stop_deadline_ && now >= *stop_deadline_) kill_or_abandon(actions);
   for (int rank = 0; rank < limits_.world_size; ++rank) {
     auto& s = slot(rank);
-    if (s.state != State::starting || s.killed || now < s.start_deadline) continue;
+    const bool coming_up = s.state == State::starting || s.state == State::forming;
+    if (!coming_up || s.killed || now < s.start_deadline) continue;
     s.killed = true;
     if (limits_.can_kill)
       actions.push_back(KillWorker{rank, false});
     else
       s.state = State::stuck;
-    give_up_start({FailureKind::fatal, ErrorCode::deadline, rank,
-                   fmt::format("rank {} was not up within {} ms (worker_start_deadline){}", rank,
-                               limits_.start_deadline.count(),
-                               s.registered ? ": its initialization hook, backend or object is still being set up"
-                                            : ": its process did not connect"),
-                   {}},
-                  actions);
+    give_up_start(
+        {FailureKind::fatal,
+         ErrorCode::deadline,
+         rank,
+         fmt::format("rank {} was not up within {} ms (worker_start_deadline){}", rank, limits_.start_deadline.count(),
+                     s.registered ? ": its initialization hook, backend or object is still being set up"
+                                  : ": its process did not connect"),
+         {}},
+        actions);
   }
   return actions;
 }
@@ -347,7 +408,7 @@ std::optional<Time> GroupMachine::deadline() const {
   consider(kill_deadline_);
   if (!leaving_)
     for (const auto& s : slots_)
-      if (s.state == State::starting && !s.killed) consider(s.start_deadline);
+      if ((s.state == State::starting || s.state == State::forming) && !s.killed) consider(s.start_deadline);
   return next;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The life of a group of workers: start, attempts, replacement of the dead, shutdown. Pure: events in, actions out, time
-// as an argument. The WorkerGroup actor carries the actions out.
+// The life of a group of workers: start, attempts, replacement of the dead, shutdown. Pure: events in, actions out,
+// time as an argument. The WorkerGroup actor carries the actions out.
 #pragma once
 
 #include <optional>
@@ -17,8 +17,9 @@ struct GroupLimits {
   int world_size = 1;
   Duration start_deadline = std::chrono::seconds(60);
   Duration stop_deadline = std::chrono::seconds(5);
-  bool can_kill = true;    ///< false in thread placement
-  int start_attempts = 3;  ///< so often may one rank die before it is up
+  bool can_kill = true;      ///< false in thread placement
+  int start_attempts = 3;    ///< so often may one rank die before it is up
+  bool forms_group = false;  ///< workers have a backend that must be formed by all of them together
 };
 
 /// Start a worker for this rank.
@@ -30,9 +31,15 @@ struct KillWorker {
   int rank;
   bool politely;  ///< SIGTERM instead of SIGKILL
 };
+/// Form the process group together with all others.
+struct SendForm {
+  int rank;
+  std::uint64_t epoch;
+};
 struct SendRun {
   int rank;
 };
+/// Stop what you do; pending collectives end with GroupLost.
 struct SendHalt {
   int rank;
 };
@@ -54,8 +61,8 @@ struct AttemptEnded {
 struct GroupGone {
   std::vector<int> stuck_ranks;
 };
-using GroupAction =
-    std::variant<LaunchWorker, KillWorker, SendRun, SendHalt, SendLeave, GroupStarted, StartFailed, AttemptEnded, GroupGone>;
+using GroupAction = std::variant<LaunchWorker, KillWorker, SendForm, SendRun, SendHalt, SendLeave, GroupStarted,
+                                 StartFailed, AttemptEnded, GroupGone>;
 using GroupActions = std::vector<GroupAction>;
 
 /// How the function ended on one rank.
@@ -70,6 +77,10 @@ public:
   void registered(int rank);
   /// The worker's backend, hook and object are set up.
   GroupActions ready(int rank, Time now);
+  /// The worker has formed the group of that epoch.
+  GroupActions formed(int rank, std::uint64_t epoch, Time now);
+  /// It could not. That another rank was lost meanwhile is no failure: all form again.
+  GroupActions form_failed(int rank, std::uint64_t epoch, Failure failure, Time now);
   /// The worker's hook, backend or object threw, or it was refused: trying again cannot help.
   GroupActions setup_failed(Failure failure);
   /// There is no worker for `failure.rank`, and none will come.
@@ -98,7 +109,7 @@ public:
   bool leaving() const { return leaving_; }
 
 private:
-  enum class State { absent, starting, ready, running, stuck };
+  enum class State { absent, starting, ready, forming, running, stuck };
   enum class Attempt { none, pending, running, stopping };
   struct Slot {
     State state = State::absent;
@@ -114,11 +125,15 @@ private:
   bool all(State state) const;
   void launch(int rank, Time now, GroupActions& actions);
   void launch_absent(Time now, GroupActions& actions);
+  void proceed(Time now, GroupActions& actions);
+  void form_all(Time now, GroupActions& actions);
+  void abort_forming(GroupActions& actions);
   void run_all(GroupActions& actions);
   void halt_running(Time now, GroupActions& actions);
   void end_attempt_if_quiet(GroupActions& actions);
   void give_up_start(Failure failure, GroupActions& actions);
-  void lost_while_starting(int rank, const std::string& cause, std::vector<std::string> lines, Time now, GroupActions& actions);
+  void lost_while_starting(int rank, const std::string& cause, std::vector<std::string> lines, Time now,
+                           GroupActions& actions);
   void kill_or_abandon(GroupActions& actions);
   void end_leave_if_gone(GroupActions& actions);
   void tick_leave(Time now, GroupActions& actions);
@@ -127,9 +142,13 @@ private:
   std::vector<Slot> slots_;
   RestartWindow idle_restarts_{5, std::chrono::seconds(60)};
   bool start_pending_ = false;
+  // A group is usable in the epoch it was formed in. Every new worker, and every halt (it aborts collectives), begins a
+  // new one.
+  std::uint64_t epoch_ = 0;
+  std::uint64_t formed_epoch_ = 0;
   Attempt attempt_ = Attempt::none;
-  std::optional<Failure> failure_;      // the attempt's first
-  std::optional<Time> stop_deadline_;   // of the attempt
+  std::optional<Failure> failure_;     // the attempt's first
+  std::optional<Time> stop_deadline_;  // of the attempt
   bool leaving_ = false;
   bool gone_ = false;
   std::optional<Time> term_deadline_;

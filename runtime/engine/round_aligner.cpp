@@ -42,8 +42,8 @@ bool RoundAligner::out_of_credit(const Rank& rank) const {
 }
 
 std::optional<Failure> RoundAligner::check(Time now) const {
-  const bool short_rank = std::any_of(ranks_.begin(), ranks_.end(),
-                                      [](const Rank& slot) { return slot.finished && slot.waiting.empty(); });
+  const bool short_rank =
+      std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& slot) { return slot.finished && slot.waiting.empty(); });
   if (short_rank && ranks_waiting_ > 0 && ranks_waiting_ < ranks_.size())
     return unequal("a rank returned while others had reported more often");
   if (stalled_since_ && now - *stalled_since_ >= limits_.report_deadline)
@@ -59,9 +59,8 @@ std::optional<Time> RoundAligner::deadline() const {
 
 Failure RoundAligner::unequal(const std::string& how) const {
   std::string counts;
-  const auto fewest = std::min_element(ranks_.begin(), ranks_.end(), [](const Rank& a, const Rank& b) {
-    return a.reported < b.reported;
-  });
+  const auto fewest = std::min_element(ranks_.begin(), ranks_.end(),
+                                       [](const Rank& a, const Rank& b) { return a.reported < b.reported; });
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
     if (rank == 16 && ranks_.size() > 17) {
       counts += fmt::format(", and {} more ranks", ranks_.size() - rank);
@@ -69,7 +68,9 @@ Failure RoundAligner::unequal(const std::string& how) const {
     }
     counts += fmt::format("{}rank {}: {}", rank == 0 ? "" : ", ", rank, ranks_[rank].reported);
   }
-  return {FailureKind::fatal, ErrorCode::unequal_reports, static_cast<int>(fewest - ranks_.begin()),
+  return {FailureKind::fatal,
+          ErrorCode::unequal_reports,
+          static_cast<int>(fewest - ranks_.begin()),
           fmt::format("ranks reported unequally often: {} ({}). Every rank must call train::report() equally often; "
                       "report on all ranks, not only on rank 0",
                       counts, how),

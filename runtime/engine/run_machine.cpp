@@ -47,9 +47,12 @@ RunActions RunMachine::tick(Time now) {
 
 RunActions RunMachine::finish_stopped() {
   switch (*stop_reason_) {
-    case StopReason::asked: return finish(RunStatus::stopped, std::nullopt, "");
-    case StopReason::interrupted: return finish(RunStatus::interrupted, std::nullopt, "");
-    case StopReason::failure: break;
+    case StopReason::asked:
+      return finish(RunStatus::stopped, std::nullopt, "");
+    case StopReason::interrupted:
+      return finish(RunStatus::interrupted, std::nullopt, "");
+    case StopReason::failure:
+      break;
   }
   return finish(RunStatus::failed, std::move(stop_failure_), "");
 }

@@ -67,9 +67,12 @@ void append_real(std::string& out, double value) {
 /// Length of the header of a packed object.
 std::size_t map_header_bytes(std::string_view packed) {
   switch (static_cast<unsigned char>(packed.front())) {
-    case 0xde: return 3;
-    case 0xdf: return 5;
-    default: return 1;
+    case 0xde:
+      return 3;
+    case 0xdf:
+      return 5;
+    default:
+      return 1;
   }
 }
 
@@ -134,8 +137,9 @@ void Session::append_report(std::string& out, const Json& metrics, std::string_v
     return false;
   };
 
-  constexpr std::array<std::string_view, 8> keys = {"_timestamp", "_time_this_iter_s", "_training_iteration", "_date",
-                                                    "_hostname",  "_node_ip",          "_pid",                "_time_total_s"};
+  constexpr std::array<std::string_view, 8> keys = {"_timestamp", "_time_this_iter_s", "_training_iteration",
+                                                    "_date",      "_hostname",         "_node_ip",
+                                                    "_pid",       "_time_total_s"};
   const std::size_t count = detailed_metrics_ ? keys.size() : 3;
   std::size_t added = 0;
   for (std::size_t i = 0; i < count; ++i) added += is_given(keys[i]) ? 0 : 1;
@@ -147,14 +151,30 @@ void Session::append_report(std::string& out, const Json& metrics, std::string_v
     if (is_given(keys[i])) continue;
     append_text(out, keys[i]);
     switch (i) {
-      case 0: append_integer(out, unix_seconds); break;
-      case 1: append_real(out, seconds); break;
-      case 2: append_integer(out, iteration_); break;
-      case 3: append_text(out, fmt::format("{:%Y-%m-%d_%H-%M-%S}", fmt::localtime(unix_seconds))); break;
-      case 4: append_text(out, own_host_name()); break;
-      case 5: append_text(out, own_address()); break;
-      case 6: append_integer(out, ::getpid()); break;
-      default: append_real(out, total_seconds_); break;
+      case 0:
+        append_integer(out, unix_seconds);
+        break;
+      case 1:
+        append_real(out, seconds);
+        break;
+      case 2:
+        append_integer(out, iteration_);
+        break;
+      case 3:
+        append_text(out, fmt::format("{:%Y-%m-%d_%H-%M-%S}", fmt::localtime(unix_seconds)));
+        break;
+      case 4:
+        append_text(out, own_host_name());
+        break;
+      case 5:
+        append_text(out, own_address());
+        break;
+      case 6:
+        append_integer(out, ::getpid());
+        break;
+      default:
+        append_real(out, total_seconds_);
+        break;
     }
   }
 }

@@ -5,7 +5,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include <troupe/json.hpp>
@@ -25,10 +27,32 @@ struct RankInfo {
 /// No report may be larger; the call throws.
 inline constexpr std::size_t max_payload_bytes = std::size_t{16} << 20;
 
+/// What backends keep for a rank, from one run to the next: a group, say.
+class RankData {
+public:
+  void set(const std::string& name, std::shared_ptr<void> value) {
+    std::lock_guard lock(mutex_);
+    values_[name] = std::move(value);
+  }
+  template <class T>
+  std::shared_ptr<T> get(const std::string& name) const {
+    std::lock_guard lock(mutex_);
+    const auto found = values_.find(name);
+    return found == values_.end() ? nullptr : std::static_pointer_cast<T>(found->second);
+  }
+
+private:
+  mutable std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<void>> values_;
+};
+
 class Session {
 public:
   /// A rank outside a run: ranks are known, report() is refused.
   explicit Session(RankInfo ranks) : ranks_(ranks) {}
+  /// The data that this rank's sessions have in common.
+  RankData& data() const { return *data_; }
+  void share_data(const Session& other) { data_ = other.data_; }
   /// A rank in a run. `detailed_metrics` adds date, host, address, pid and total time to every report.
   Session(RankInfo ranks, std::shared_ptr<ReportChannel> channel, bool detailed_metrics);
 
@@ -52,6 +76,7 @@ private:
   void append_report(std::string& out, const Json& metrics, std::string_view packed);
 
   const RankInfo ranks_;
+  std::shared_ptr<RankData> data_ = std::make_shared<RankData>();
   const std::shared_ptr<ReportChannel> channel_;
   const bool detailed_metrics_ = false;
   std::atomic<bool> stop_{false};

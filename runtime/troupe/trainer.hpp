@@ -75,9 +75,7 @@ public:
 
   /// The same, one round of reports at a time; callbacks are refused.
   RunIterator run_iterator(Fn function, RunOptions options = {});
-  RunIterator run_generator(Fn function, RunOptions options = {}) {
-    return run_iterator(function, std::move(options));
-  }
+  RunIterator run_generator(Fn function, RunOptions options = {}) { return run_iterator(function, std::move(options)); }
 
   /// The workers, for calls on them; throws invalid_state before start().
   WorkerGroup workers();

@@ -70,6 +70,7 @@ public:
   auto execute(F function, const Args&... args) const {
     using Result = detail::CallResult<F>;
     std::vector<std::future<Result>> pending;
+    pending.reserve(size());
     for (std::size_t rank = 0; rank < size(); ++rank)
       pending.push_back((*this)[static_cast<int>(rank)].submit(function, args...));
     std::exception_ptr first_error;

@@ -14,9 +14,8 @@
 namespace troupe::detail {
 
 template <class T>
-concept JsonConvertible = std::is_constructible_v<Json, const T&> && requires(const Json& json) {
-  json.template get<T>();
-};
+concept JsonConvertible =
+    std::is_constructible_v<Json, const T&> && requires(const Json& json) { json.template get<T>(); };
 
 /// Bytes of a value. Specialize to teach troupe a type.
 template <class T, class = void>

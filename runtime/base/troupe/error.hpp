@@ -29,6 +29,7 @@ enum class ErrorCode : std::uint8_t {
   stopped = 13,          ///< the run is being stopped; unwinds the train function
   refused = 14,          ///< another program or version tried to register
   io = 15,               ///< files and folders
+  group_lost = 16,       ///< a collective operation was ended because a rank is gone
 };
 
 /// The name of a code, as it stands in run.json.
@@ -70,6 +71,13 @@ private:
 class Stopped : public Error {
 public:
   Stopped() : Error(ErrorCode::stopped, "the run is being stopped") {}
+};
+
+/// A collective operation cannot finish because another rank is gone or the run is being stopped. Let it pass: the run
+/// is started again or ended.
+class GroupLost : public Error {
+public:
+  explicit GroupLost(const std::string& message) : Error(ErrorCode::group_lost, message) {}
 };
 
 }  // namespace troupe

@@ -28,7 +28,7 @@ struct BackendConfig {
   Json options = Json::object();
 
   BackendConfig() = default;
-  BackendConfig(const char* backend_name) : name(backend_name) {}            // NOLINT(google-explicit-constructor)
+  BackendConfig(const char* backend_name) : name(backend_name) {}             // NOLINT(google-explicit-constructor)
   BackendConfig(std::string backend_name) : name(std::move(backend_name)) {}  // NOLINT(google-explicit-constructor)
   BackendConfig(std::string backend_name, Json backend_options)
       : name(std::move(backend_name)), options(std::move(backend_options)) {}

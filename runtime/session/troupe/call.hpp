@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How calls on stateful workers are built: an object made on each worker, and functions without captures that take it by
-// reference and arguments by value.
+// How calls on stateful workers are built: an object made on each worker, and functions without captures that take it
+// by reference and arguments by value.
 #pragma once
 
 #include <chrono>
@@ -42,7 +42,8 @@ template <class F, class R, class... Args>
 struct CallTraits<R (F::*)(Args...)> : CallTraits<R (F::*)(Args...) const> {};
 
 template <class T>
-inline constexpr bool is_object_parameter = std::is_lvalue_reference_v<T> && !std::is_const_v<std::remove_reference_t<T>>;
+inline constexpr bool is_object_parameter =
+    std::is_lvalue_reference_v<T> && !std::is_const_v<std::remove_reference_t<T>>;
 
 template <class F, class Parameters>
 struct CallShape;

@@ -43,9 +43,7 @@ const std::string& build_id();
 
 template <class Trampoline, EntryKind Kind>
 struct Registered {
-  static bool add() {
-    return register_entry(reinterpret_cast<AnyEntry>(&Trampoline::call), Kind, __PRETTY_FUNCTION__);
-  }
+  static bool add() { return register_entry(reinterpret_cast<AnyEntry>(&Trampoline::call), Kind, __PRETTY_FUNCTION__); }
   // Instantiated, and so run before main(), because a Fn holds its address.
   static inline const bool done = add();
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every wire type goes through a serializer and back: CAF 0.17 only prints a line when a type is not registered, and the
-// message is lost.
+// Every wire type goes through a serializer and back: CAF 0.17 only prints a line when a type is not registered, and
+// the message is lost.
 #include "actors/messages.hpp"
 
 #include <doctest/doctest.h>
@@ -54,7 +54,8 @@ DOCTEST_TEST_CASE("every message to a worker arrives as it was sent") {
   DOCTEST_CHECK(part.id == 8);
   DOCTEST_CHECK(part.bytes.size() == 3);
 
-  const auto setup = fixture.travel(wire::Setup{1, 2, 3, 4, 5, 6, {"A=1", "B"}, "/", "torch", "{}", function, function, {9, 10, "x"}});
+  const auto setup =
+      fixture.travel(wire::Setup{1, 2, 3, 4, 5, 6, {"A=1", "B"}, "/", "torch", "{}", function, function, {9, 10, "x"}});
   DOCTEST_CHECK(setup.world_rank == 1);
   DOCTEST_CHECK(setup.local_rank == 2);
   DOCTEST_CHECK(setup.node_rank == 3);

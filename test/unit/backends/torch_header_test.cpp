@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// <troupe/torch.hpp> without torch: a stand-in for libtorch's scalar. That a tensor does not compile as a metric is
-// shown by the compile-fail tests.
+// <troupe/torch_json.hpp> without torch: a stand-in for libtorch's scalar. That a tensor does not compile as a metric
+// is shown by the compile-fail tests.
 #include <doctest/doctest.h>
 
 #include <complex>
@@ -8,7 +8,7 @@
 #include <string>
 #include <variant>
 
-#include <troupe/torch.hpp>
+#include <troupe/torch_json.hpp>
 
 #include "test/unit/thrown.hpp"
 

@@ -89,7 +89,8 @@ DOCTEST_TEST_CASE("a worker that does not come up in time fails the start and is
 DOCTEST_TEST_CASE("a setup that fails ends the start with its reason") {
   Fixture group;
   group.machine.start(group.now);
-  const auto actions = group.machine.setup_failed({FailureKind::user_error, troupe::ErrorCode::user_code, 2, "hook", {}});
+  const auto actions =
+      group.machine.setup_failed({FailureKind::user_error, troupe::ErrorCode::user_code, 2, "hook", {}});
   DOCTEST_REQUIRE(find<StartFailed>(actions));
   DOCTEST_CHECK(find<StartFailed>(actions)->failure.kind == FailureKind::fatal);
 }
@@ -138,9 +139,8 @@ DOCTEST_TEST_CASE("the first failure of an attempt is the one that is told") {
   group.machine.done(2, RankEnd::threw, Failure{FailureKind::user_error, troupe::ErrorCode::user_code, 2, "first", {}},
                      group.now);
   group.lose(0);
-  const auto end =
-      group.machine.done(1, RankEnd::threw, Failure{FailureKind::user_error, troupe::ErrorCode::user_code, 1, "x", {}},
-                         group.now);
+  const auto end = group.machine.done(
+      1, RankEnd::threw, Failure{FailureKind::user_error, troupe::ErrorCode::user_code, 1, "x", {}}, group.now);
   DOCTEST_REQUIRE(find<AttemptEnded>(end));
   DOCTEST_CHECK(find<AttemptEnded>(end)->failure->text == "first");
 }
@@ -242,7 +242,8 @@ DOCTEST_TEST_CASE("unequal reports end the attempt as a failure that is not retr
   group.run();
   group.finish(0);
   DOCTEST_CHECK(ranks_of<SendHalt>(group.machine.fail_attempt(
-                    {FailureKind::fatal, troupe::ErrorCode::unequal_reports, 0, "unequal", {}}, group.now)) == Ranks{1, 2});
+                    {FailureKind::fatal, troupe::ErrorCode::unequal_reports, 0, "unequal", {}}, group.now)) ==
+                Ranks{1, 2});
   group.finish(1, RankEnd::stopped);
   DOCTEST_CHECK(find<AttemptEnded>(group.finish(2, RankEnd::stopped))->failure->text == "unequal");
 }

@@ -83,7 +83,8 @@ DOCTEST_TEST_CASE("an interrupt after an asked stop is the first interrupt") {
 DOCTEST_TEST_CASE("a failed callback fails the run with its text") {
   RunMachine machine({.max_retries = 5});
   machine.begin();
-  machine.stop(StopReason::failure, Failure{FailureKind::fatal, troupe::ErrorCode::callback_failed, -1, "disk full", {}});
+  machine.stop(StopReason::failure,
+               Failure{FailureKind::fatal, troupe::ErrorCode::callback_failed, -1, "disk full", {}});
   auto end = machine.attempt_ended(std::nullopt, Time{});
   DOCTEST_CHECK(only<FinishRun>(end)->outcome.status == RunStatus::failed);
   DOCTEST_CHECK(only<FinishRun>(end)->outcome.failure->text == "disk full");

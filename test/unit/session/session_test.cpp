@@ -122,8 +122,8 @@ DOCTEST_TEST_CASE("anything but an object is refused with a hint about braces") 
 
 DOCTEST_TEST_CASE("train functions outside a worker give a clear error") {
   DOCTEST_CHECK_FALSE(train::in_worker());
-  for (auto function : {&train::world_rank, &train::local_rank, &train::node_rank, &train::world_size,
-                        &train::local_world_size})
+  for (auto function :
+       {&train::world_rank, &train::local_rank, &train::node_rank, &train::world_size, &train::local_world_size})
     DOCTEST_CHECK(code_of([&] { function(); }) == ErrorCode::not_in_worker);
   DOCTEST_CHECK(code_of([] { train::report({{"a", 1}}); }) == ErrorCode::not_in_worker);
   DOCTEST_CHECK(code_of([] { train::should_stop(); }) == ErrorCode::not_in_worker);

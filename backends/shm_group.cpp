@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/shm_group.hpp"
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstddef>
+#include <cstring>
+#include <ctime>
+
+#include <fmt/format.h>
+#include <troupe/error.hpp>
+
+#include "runtime/base/host.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr std::size_t cache_line = 64;
+/// About 20 µs: longer than an exchange between two running ranks, shorter than a sleep and a wake-up.
+constexpr int spins_with_a_core_each = 4000;
+
+long futex(const std::atomic<std::uint32_t>* word, int operation, std::uint32_t value, const timespec* timeout) {
+  return ::syscall(SYS_futex, word, operation, value, timeout, nullptr, 0);
+}
+
+std::size_t round_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
+
+class Descriptor {
+public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+
+private:
+  int fd_;
+};
+
+[[noreturn]] void throw_io(const char* what) {
+  throw Error(ErrorCode::io,
+              fmt::format("{} failed: {}. Is there enough memory, and are descriptors left (`ulimit -n`)?", what,
+                          std::strerror(errno)));
+}
+
+}  // namespace
+
+SharedRegion::SharedRegion(int descriptor, std::size_t bytes) : bytes_(bytes) {
+  void* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  if (address == MAP_FAILED) throw_io("mapping shared memory");
+  data_ = static_cast<std::byte*>(address);
+}
+
+SharedRegion::~SharedRegion() { ::munmap(data_, bytes_); }
+
+/// The head of every region. Words that different ranks write lie on lines of their own. Fresh memory is zero.
+struct ShmGroup::Head {
+  /// Tells a descriptor that was meant for an earlier group apart.
+  char key[2 * cache_line];
+  alignas(cache_line) Counter arrived;
+  alignas(cache_line) Counter finished;
+  // Of the group's first region only: who waits sleeps on `event`, which every arrival changes.
+  alignas(cache_line) Counter event;
+  Counter sleepers;
+  Counter aborted;
+  // How many barriers each member has entered, to name those who are missing.
+  alignas(cache_line) Counter entered[4096];
+};
+
+ShmGroup::Counter& ShmGroup::Region::arrived() const { return reinterpret_cast<Head*>(memory_->data())->arrived; }
+ShmGroup::Counter& ShmGroup::Region::finished() const { return reinterpret_cast<Head*>(memory_->data())->finished; }
+
+ShmGroup::ShmGroup(ShmGroupOptions options, std::shared_ptr<Store> store,
+                   std::shared_ptr<DescriptorExchange> descriptors)
+    : options_(std::move(options)),
+      store_(std::move(store)),
+      descriptors_(std::move(descriptors)),
+      // With more ranks than cores, a spinning rank would keep the one it waits for from running.
+      spins_(static_cast<int>(options_.members.size()) <= detail::core_count() ? spins_with_a_core_each : 0) {
+  control_memory_ = share(sizeof(Head));
+  control_ = reinterpret_cast<Head*>(control_memory_->data());
+}
+
+/// Rank 0 makes the memory and hands it to the others. The store tells them when it is on its way, so that nobody waits
+/// for a descriptor that will not come.
+std::shared_ptr<SharedRegion> ShmGroup::share(std::size_t bytes) {
+  const auto key = fmt::format("{}/region/{}", options_.prefix, next_region_++);
+  if (key.size() >= sizeof(Head::key)) throw Error(ErrorCode::internal, "the name of a shared region is too long");
+  const auto has_key = [&](const SharedRegion& region) {
+    return std::strncmp(reinterpret_cast<const char*>(region.data()), key.c_str(), sizeof(Head::key)) == 0;
+  };
+  if (rank() == 0) {
+    Descriptor memory(::memfd_create("troupe", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    if (memory.get() < 0 || ::ftruncate(memory.get(), static_cast<off_t>(bytes)) != 0) throw_io("making shared memory");
+    // Nobody can shrink it under the others, who would die of SIGBUS.
+    if (::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) throw_io("sealing memory");
+    auto region = std::make_shared<SharedRegion>(memory.get(), bytes);
+    std::copy(key.begin(), key.end(), reinterpret_cast<char*>(region->data()));
+    for (std::size_t i = 1; i < options_.members.size(); ++i) descriptors_->send(options_.members[i], memory.get());
+    store_->set(key, std::to_string(bytes));
+    return region;
+  }
+  if (store_->get(key, options_.timeout) != std::to_string(bytes))
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("rank {} wants shared memory of {} bytes where rank {} made another size: the ranks do not "
+                            "run the same program or model",
+                            options_.members.at(static_cast<std::size_t>(rank())), bytes, options_.members.front()));
+  for (;;) {
+    Descriptor memory(descriptors_->receive(std::chrono::seconds(10)));
+    if (memory.get() < 0) throw GroupLost("the shared memory of the group did not arrive");
+    struct stat status{};
+    if (::fstat(memory.get(), &status) != 0 || static_cast<std::size_t>(status.st_size) != bytes) continue;
+    auto region = std::make_shared<SharedRegion>(memory.get(), bytes);
+    if (has_key(*region)) return region;  // else: of an earlier group
+  }
+}
+
+std::shared_ptr<ShmGroup::Region> ShmGroup::make_region(std::size_t part_bytes) {
+  const auto offset = round_up(offsetof(Head, event), 4096);
+  const auto part = round_up(std::max<std::size_t>(part_bytes, 1), 4096);
+  const auto bytes = std::max(offset + part * options_.members.size(), sizeof(Head));
+  return std::make_shared<Region>(share(bytes), offset, part);
+}
+
+void ShmGroup::arrive(Counter& counter) {
+  counter.fetch_add(1, std::memory_order_acq_rel);
+  control_->event.fetch_add(1, std::memory_order_seq_cst);
+  if (control_->sleepers.load(std::memory_order_seq_cst) > 0) futex(&control_->event, FUTEX_WAKE, INT_MAX, nullptr);
+}
+
+void ShmGroup::wait(const Counter& counter, std::uint32_t target) {
+  check_aborted();
+  for (int i = 0; i <= spins_; ++i) {
+    if (reached(counter, target)) return;
+    __builtin_ia32_pause();
+  }
+  const auto deadline = std::chrono::steady_clock::now() + options_.timeout;
+  for (;;) {
+    // The event is read before the counter: an arrival in between changes it, and the sleep ends at once.
+    const auto event = control_->event.load(std::memory_order_seq_cst);
+    if (reached(counter, target)) return;
+    check_aborted();
+    const auto left = deadline - std::chrono::steady_clock::now();
+    if (left <= left.zero()) throw_late();
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(left);
+    const timespec timeout{seconds.count(), std::chrono::nanoseconds(left - seconds).count()};
+    control_->sleepers.fetch_add(1, std::memory_order_seq_cst);
+    futex(&control_->event, FUTEX_WAIT, event, &timeout);
+    control_->sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  }
+}
+
+void ShmGroup::barrier() {
+  if (size() == 1) return;
+  barriers_ += static_cast<std::uint32_t>(size());
+  control_->entered[rank()].fetch_add(1, std::memory_order_relaxed);
+  arrive(control_->arrived);
+  wait(control_->arrived, barriers_);
+}
+
+void ShmGroup::abort() noexcept {
+  control_->aborted.store(1, std::memory_order_seq_cst);
+  control_->event.fetch_add(1, std::memory_order_seq_cst);
+  futex(&control_->event, FUTEX_WAKE, INT_MAX, nullptr);
+}
+
+void ShmGroup::check_aborted() const {
+  if (control_->aborted.load(std::memory_order_acquire) != 0)
+    throw GroupLost("another rank is gone, or the run is being stopped");
+}
+
+void ShmGroup::throw_late() const {
+  std::vector<int> missing;
+  const auto mine = control_->entered[rank()].load();
+  for (int other = 0; other < size(); ++other)
+    if (control_->entered[other].load() != mine) missing.push_back(options_.members[static_cast<std::size_t>(other)]);
+  throw Error(ErrorCode::deadline,
+              fmt::format("a collective operation waited {} ms (timeout_s) for {}: do all ranks call the same "
+                          "operations in the same order?",
+                          options_.timeout.count(),
+                          missing.empty() ? "another rank" : fmt::format("rank {}", fmt::join(missing, ", "))),
+              options_.members[static_cast<std::size_t>(rank())]);
+}
+
+}  // namespace troupe

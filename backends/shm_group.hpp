@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks of one host that share memory: regions with one part per rank, and a barrier. No torch here.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <troupe/store.hpp>
+
+namespace troupe {
+
+/// Memory of all ranks: each has a part of equal size. Nothing of it has a name, so nothing is left behind.
+class SharedRegion {
+public:
+  SharedRegion(int descriptor, std::size_t bytes);
+  ~SharedRegion();
+  SharedRegion(const SharedRegion&) = delete;
+  SharedRegion& operator=(const SharedRegion&) = delete;
+
+  std::byte* data() const { return data_; }
+  std::size_t size() const { return bytes_; }
+
+private:
+  std::byte* data_ = nullptr;
+  std::size_t bytes_;
+};
+
+struct ShmGroupOptions {
+  int rank = 0;              ///< among the members
+  std::vector<int> members;  ///< their world ranks
+  std::string prefix;        ///< of our keys in the store: one a group and epoch
+  std::chrono::milliseconds timeout = std::chrono::seconds(60);
+};
+
+/// One rank's side of the group. Regions and barriers are collective: every member calls them in the same order.
+class ShmGroup {
+public:
+  /// A number that all members see and only ever raise; it wraps around.
+  using Counter = std::atomic<std::uint32_t>;
+
+  /// Memory with a part for every member, and two counters for whoever uses it.
+  class Region {
+  public:
+    Region(std::shared_ptr<SharedRegion> memory, std::size_t offset, std::size_t part_bytes)
+        : memory_(std::move(memory)), offset_(offset), part_bytes_(part_bytes) {}
+    std::byte* part(int rank) const { return memory_->data() + offset_ + static_cast<std::size_t>(rank) * part_bytes_; }
+    std::size_t part_bytes() const { return part_bytes_; }
+    const std::shared_ptr<SharedRegion>& memory() const { return memory_; }
+    Counter& arrived() const;
+    Counter& finished() const;
+
+  private:
+    std::shared_ptr<SharedRegion> memory_;
+    std::size_t offset_;
+    std::size_t part_bytes_;
+  };
+
+  ShmGroup(ShmGroupOptions options, std::shared_ptr<Store> store, std::shared_ptr<DescriptorExchange> descriptors);
+
+  int rank() const { return options_.rank; }
+  int size() const { return static_cast<int>(options_.members.size()); }
+
+  /// Makes a region with a part of `part_bytes` (rounded up) for every member.
+  std::shared_ptr<Region> make_region(std::size_t part_bytes);
+
+  /// Raises a counter by one and wakes who waits for it.
+  void arrive(Counter& counter);
+  /// Whether it has come that far.
+  static bool reached(const Counter& counter, std::uint32_t target) {
+    return static_cast<std::int32_t>(counter.load(std::memory_order_acquire) - target) >= 0;
+  }
+  /// Waits until it has. Throws GroupLost once aborted, Error(deadline) when it takes too long.
+  void wait(const Counter& counter, std::uint32_t target);
+  /// Returns when every member has called it.
+  void barrier();
+
+  /// From any thread of any member: every wait of every member ends with GroupLost, now and later.
+  void abort() noexcept;
+
+private:
+  struct Head;
+  std::shared_ptr<SharedRegion> share(std::size_t bytes);
+  void check_aborted() const;
+  [[noreturn]] void throw_late() const;
+
+  const ShmGroupOptions options_;
+  const std::shared_ptr<Store> store_;
+  const std::shared_ptr<DescriptorExchange> descriptors_;
+  const int spins_;
+  std::uint64_t next_region_ = 0;
+  std::uint32_t barriers_ = 0;
+  std::shared_ptr<SharedRegion> control_memory_;
+  Head* control_ = nullptr;
+};
+
+}  // namespace troupe

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/Functions.h>
+#include <troupe/torch_c10d.hpp>
+#include <troupe/torch_collectives.hpp>
+
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/format.h>
+#include <troupe/error.hpp>
+
+#include "backends/torch/gloo_group.hpp"
+#include "backends/torch/torch_group.hpp"
+
+namespace troupe::train::torch {
+namespace {
+
+void require_root(int root, int size) {
+  if (root < 0 || root >= size)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("there is no rank {}: the group has ranks 0 to {}", root, size - 1));
+}
+
+at::Tensor as_tensor(const std::string& bytes, std::int64_t length) {
+  auto tensor = at::zeros({length}, at::kByte);
+  std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
+  return tensor;
+}
+
+std::string as_bytes(const at::Tensor& tensor, std::int64_t length) {
+  return {static_cast<const char*>(tensor.data_ptr()), static_cast<std::size_t>(length)};
+}
+
+}  // namespace
+
+at::Tensor all_reduce(at::Tensor tensor, Reduce reduce) {
+  auto group = TorchGroup::current("all_reduce()");
+  if (group->size() > 1) group->collective()->all_reduce(tensor, reduce == Reduce::mean ? 1.0 / group->size() : 1.0);
+  return tensor;
+}
+
+at::Tensor broadcast(at::Tensor tensor, int root) {
+  auto group = TorchGroup::current("broadcast()");
+  require_root(root, group->size());
+  if (group->size() > 1) group->collective()->broadcast(tensor, root);
+  return tensor;
+}
+
+std::vector<at::Tensor> all_gather(const at::Tensor& tensor) {
+  auto group = TorchGroup::current("all_gather()");
+  if (group->size() == 1) return {tensor.clone()};
+  return group->collective()->all_gather(tensor);
+}
+
+at::Tensor reduce_scatter(const at::Tensor& tensor) {
+  auto group = TorchGroup::current("reduce_scatter()");
+  if (group->size() == 1) return tensor.clone();
+  return group->collective()->reduce_scatter(tensor);
+}
+
+void barrier() {
+  auto group = TorchGroup::current("barrier()");
+  if (group->size() > 1) group->collective()->barrier();
+}
+
+std::vector<Json> all_gather_json(const Json& value) {
+  const auto bytes = troupe::detail::pack(value);
+  const auto lengths = all_gather(at::full({1}, static_cast<std::int64_t>(bytes.size()), at::kLong));
+  std::int64_t longest = 1;
+  for (const auto& length : lengths) longest = std::max(longest, length.item<std::int64_t>());
+  const auto gathered = all_gather(as_tensor(bytes, longest));
+  std::vector<Json> values;
+  for (std::size_t rank = 0; rank < gathered.size(); ++rank)
+    values.push_back(troupe::detail::unpack(as_bytes(gathered[rank], lengths[rank].item<std::int64_t>())));
+  return values;
+}
+
+Json broadcast_json(const Json& value, int root) {
+  auto group = TorchGroup::current("broadcast_json()");
+  const auto bytes = group->rank() == root ? troupe::detail::pack(value) : std::string();
+  const auto length =
+      broadcast(at::full({1}, static_cast<std::int64_t>(bytes.size()), at::kLong), root).item<std::int64_t>();
+  auto tensor = as_tensor(bytes, std::max<std::int64_t>(length, 1));
+  return troupe::detail::unpack(as_bytes(broadcast(tensor, root), length));
+}
+
+c10::intrusive_ptr<c10d::ProcessGroup> process_group() {
+  return TorchGroup::current("process_group()")->gloo()->process_group();
+}
+
+}  // namespace troupe::train::torch

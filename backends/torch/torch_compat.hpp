@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// What differs between libtorch 1.13 (Debian) and 2.x (wheel).
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include <torch/version.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#define TROUPE_TORCH_VERSION (TORCH_VERSION_MAJOR * 100 + TORCH_VERSION_MINOR)
+
+// Store::clone() is pure virtual from 2.8 on, and absent before.
+#if TROUPE_TORCH_VERSION >= 208
+#define TROUPE_TORCH_STORE_CLONE_OVERRIDE override
+#else
+#define TROUPE_TORCH_STORE_CLONE_OVERRIDE
+#endif
+
+namespace troupe::torch_compat {
+
+inline c10::intrusive_ptr<c10d::ProcessGroup> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                                        int size, const std::string& address,
+                                                        std::chrono::milliseconds timeout) {
+  auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+  // Never by host name: a look-up may be slow or wrong.
+  options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
+  options->threads = 2;
+  auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
+#if TROUPE_TORCH_VERSION < 200
+  return gloo;
+#else
+  auto group = c10::make_intrusive<c10d::ProcessGroup>(store, rank, size);
+  group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
+  group->setBackend(c10::kCPU, c10d::ProcessGroup::BackendType::GLOO,
+                    c10::static_intrusive_pointer_cast<c10d::Backend>(gloo));
+  return group;
+#endif
+}
+
+}  // namespace troupe::torch_compat

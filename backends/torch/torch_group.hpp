@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// The group of a rank: what carries its collectives, and its c10d process group if somebody wants one.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include <troupe/backend.hpp>
+#include <troupe/torch_config.hpp>
+
+#include "backends/torch/collective.hpp"
+
+namespace troupe {
+
+class GlooGroup;
+
+/// Settings as they arrive in a worker. Throws invalid_option that names the option and its valid values.
+TorchConfig parse_torch_config(const Json& options);
+
+class TorchGroup {
+public:
+  TorchGroup(const TorchConfig& config, BackendContext context);
+  ~TorchGroup();
+
+  int rank() const { return context_.world_rank; }
+  int size() const { return context_.world_size; }
+
+  /// Shared memory inside a host, Gloo otherwise. Made at the first use, which is collective.
+  const std::shared_ptr<Collective>& collective();
+  /// Made at the first use, which is collective. Throws invalid_state in local mode.
+  const std::shared_ptr<GlooGroup>& gloo();
+
+  /// From any thread: ends pending operations with GroupLost, and all later ones.
+  void abort() noexcept;
+
+  /// The group of the calling rank; throws invalid_state when its trainer has no torch backend.
+  static std::shared_ptr<TorchGroup> current(const char* caller);
+
+private:
+  void check_not_aborted() const;
+
+  const TorchConfig config_;
+  const BackendContext context_;
+  std::mutex making_;  // one thread makes a transport at a time
+  mutable std::mutex mutex_;
+  bool aborted_ = false;
+  std::shared_ptr<Collective> collective_;
+  std::shared_ptr<GlooGroup> gloo_;
+};
+
+}  // namespace troupe

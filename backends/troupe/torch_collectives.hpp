@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operations over all workers of the group. Every worker calls the same ones in the same order; all throw GroupLost
+// when a worker is gone. With one worker they give what they were given.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include <troupe/json.hpp>
+
+namespace troupe::train::torch {
+
+enum class Reduce { sum, mean };
+
+/// The sum or mean over all workers, in place and returned. Every worker gets the same bits.
+at::Tensor all_reduce(at::Tensor tensor, Reduce reduce = Reduce::sum);
+/// The values of `root`, in place and returned.
+at::Tensor broadcast(at::Tensor tensor, int root = 0);
+/// One tensor a worker, in rank order; all workers pass the same shape and type.
+std::vector<at::Tensor> all_gather(const at::Tensor& tensor);
+/// This worker's piece of the sum; the first dimension is cut into equal pieces.
+at::Tensor reduce_scatter(const at::Tensor& tensor);
+/// Returns when all workers have called it.
+void barrier();
+
+/// JSON values of all workers, in rank order, and the one of `root`.
+std::vector<Json> all_gather_json(const Json& value);
+Json broadcast_json(const Json& value, int root = 0);
+
+}  // namespace troupe::train::torch

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include <troupe/options.hpp>
+
+namespace troupe {
+
+/// Settings of the backend "torch": `.backend = troupe::TorchConfig{...}`.
+struct TorchConfig {
+  /// What carries collectives: "gloo" (CPU) or "auto" (the same here).
+  std::string backend = "auto";
+  /// "env" or "tcp"; both form the group through the driver, without a port of their own.
+  std::string init_method = "env";
+  /// How long a rank waits for the others in a collective operation. A rank that dies ends the wait at once.
+  double timeout_s = 1800;
+  /// Address or name of the interface that Gloo binds to; empty: loopback on one host.
+  std::string interface = {};
+  /// Ranks of one host exchange gradients through memory they share; false: through Gloo.
+  bool shared_memory = true;
+
+  BackendConfig to_backend_config() const {
+    return {"torch",
+            {{"backend", backend},
+             {"init_method", init_method},
+             {"timeout_s", timeout_s},
+             {"interface", interface},
+             {"shared_memory", shared_memory}}};
+  }
+};
+
+}  // namespace troupe

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the GroupMachine has a process group formed by all workers together.
+#include <doctest/doctest.h>
+
+#include "runtime/engine/group_machine.hpp"
+
+using namespace troupe::engine;
+using namespace std::chrono_literals;
+
+namespace {
+
+template <class Action>
+int count(const GroupActions& actions) {
+  int found = 0;
+  for (const auto& action : actions) found += std::holds_alternative<Action>(action) ? 1 : 0;
+  return found;
+}
+
+std::uint64_t epoch_of(const GroupActions& actions) {
+  for (const auto& action : actions)
+    if (const auto* form = std::get_if<SendForm>(&action)) return form->epoch;
+  return 0;
+}
+
+/// Two workers with a backend, on virtual time.
+struct Fixture {
+  GroupActions bring_up(int rank) {
+    machine.registered(rank);
+    return machine.ready(rank, now);
+  }
+  void start() {
+    machine.start(now);
+    bring_up(0);
+    epoch = epoch_of(bring_up(1));
+    form_all();
+  }
+  GroupActions form_all() {
+    machine.formed(0, epoch, now);
+    return machine.formed(1, epoch, now);
+  }
+  GroupActions lose(int rank) { return machine.lost(rank, "killed", {}, now); }
+  const Failure lost_group{FailureKind::fatal, troupe::ErrorCode::group_lost, 1, "gone", {}};
+
+  Time now{};
+  GroupMachine machine{{2, 60s, 5s, true, 3, true}};
+  std::uint64_t epoch = 0;
+};
+
+}  // namespace
+
+DOCTEST_TEST_CASE("the group is started when all workers have formed it") {
+  Fixture group;
+  group.machine.start(group.now);
+  group.bring_up(0);
+  const auto form = group.bring_up(1);
+  DOCTEST_CHECK(count<SendForm>(form) == 2);
+  DOCTEST_CHECK(count<GroupStarted>(form) == 0);
+  DOCTEST_CHECK(count<GroupStarted>(group.machine.formed(1, epoch_of(form), group.now)) == 0);
+  DOCTEST_CHECK(count<GroupStarted>(group.machine.formed(0, epoch_of(form), group.now)) == 1);
+}
+
+DOCTEST_TEST_CASE("a run uses the group that was formed, and a second one too") {
+  Fixture group;
+  group.start();
+  for (int i = 0; i < 2; ++i) {
+    const auto actions = group.machine.begin_attempt(group.now);
+    DOCTEST_CHECK(count<SendRun>(actions) == 2);
+    DOCTEST_CHECK(count<SendForm>(actions) == 0);
+    for (int rank : {0, 1}) group.machine.done(rank, RankEnd::returned, std::nullopt, group.now);
+  }
+}
+
+DOCTEST_TEST_CASE("after a halt the group is formed anew, since its collectives were aborted") {
+  Fixture group;
+  group.start();
+  group.machine.begin_attempt(group.now);
+  group.machine.stop_attempt(false, group.now);
+  for (int rank : {0, 1}) group.machine.done(rank, RankEnd::stopped, std::nullopt, group.now);
+  const auto actions = group.machine.begin_attempt(group.now);
+  DOCTEST_CHECK(count<SendForm>(actions) == 2);
+  DOCTEST_CHECK(epoch_of(actions) > group.epoch);
+  group.epoch = epoch_of(actions);
+  DOCTEST_CHECK(count<SendRun>(group.form_all()) == 2);
+}
+
+DOCTEST_TEST_CASE("a worker lost while forming is replaced, the others stop waiting, and all form again") {
+  Fixture group;
+  group.machine.start(group.now);
+  group.bring_up(0);
+  const auto first = epoch_of(group.bring_up(1));
+  const auto actions = group.lose(1);
+  DOCTEST_CHECK(count<LaunchWorker>(actions) == 1);
+  DOCTEST_CHECK(count<SendHalt>(actions) == 1);
+  DOCTEST_CHECK(count<StartFailed>(group.machine.form_failed(0, first, group.lost_group, group.now)) == 0);
+  const auto again = group.bring_up(1);
+  DOCTEST_CHECK(count<SendForm>(again) == 2);
+  DOCTEST_CHECK(epoch_of(again) > first);
+}
+
+DOCTEST_TEST_CASE("a backend that throws fails the start with its reason and frees the others") {
+  Fixture group;
+  group.machine.start(group.now);
+  group.bring_up(0);
+  const auto epoch = epoch_of(group.bring_up(1));
+  const auto actions = group.machine.form_failed(
+      0, epoch, {FailureKind::fatal, troupe::ErrorCode::invalid_option, 0, "bad option", {}}, group.now);
+  DOCTEST_CHECK(count<StartFailed>(actions) == 1);
+  DOCTEST_CHECK(count<SendHalt>(actions) == 1);
+  DOCTEST_CHECK(group.machine.formed(1, epoch, group.now).empty());
+}
+
+DOCTEST_TEST_CASE("workers that do not form in time fail the start") {
+  Fixture group;
+  group.machine.start(group.now);
+  group.bring_up(0);
+  group.bring_up(1);
+  DOCTEST_REQUIRE(group.machine.deadline());
+  DOCTEST_CHECK(count<StartFailed>(group.machine.tick(*group.machine.deadline())) == 1);
+}
+
+DOCTEST_TEST_CASE("a rank that noticed a loss first halts the others, and the cause is the one told later") {
+  Fixture group;
+  group.start();
+  group.machine.begin_attempt(group.now);
+  DOCTEST_CHECK(count<SendHalt>(group.machine.done(0, RankEnd::stopped, std::nullopt, group.now)) == 1);
+  const auto end = group.lose(1);
+  for (const auto& action : end)
+    if (const auto* ended = std::get_if<AttemptEnded>(&action)) {
+      DOCTEST_REQUIRE(ended->failure);
+      DOCTEST_CHECK(ended->failure->rank == 1);
+    }
+  DOCTEST_CHECK(count<AttemptEnded>(end) == 1);
+}
