@@ -13,6 +13,9 @@ void bench_report(const Output& output);
 void bench_calls(const Output& output);
 void bench_memory(const Output& output);
 void bench_teardown(const Output& output);
+// With libtorch only.
+void bench_allreduce(const Output& output);
+void bench_ddp(const Output& output);
 
 /// What a copy of this program does for run_probe(): gives the number to print.
 double probe_startup(const ProbeRequest& request);
