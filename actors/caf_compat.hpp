@@ -24,7 +24,7 @@ namespace troupe::compat {
 
 /// One signature of a typed actor: `on<A, B>::no_reply` takes (A, B) and answers nothing.
 template <class... In>
-struct on {
+struct on {  // NOLINT(readability-identifier-naming): reads like CAF's own
 #if TROUPE_CAF_LEGACY
   using no_reply = caf::reacts_to<In...>;
 #else

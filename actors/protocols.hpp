@@ -164,6 +164,7 @@ struct ReapCheck {
 // Names are written into no file and sent to no other version: append only all the same.
 }  // namespace troupe
 
+// NOLINTBEGIN(readability-identifier-naming): CAF's macros name them
 CAF_BEGIN_TYPE_ID_BLOCK(troupe, caf::first_custom_type_id)
 CAF_ADD_TYPE_ID(troupe, (troupe::wire::BlobPart))
 CAF_ADD_TYPE_ID(troupe, (troupe::wire::Registration))
@@ -201,6 +202,7 @@ CAF_ADD_TYPE_ID(troupe, (troupe::local::Drained))
 CAF_ADD_TYPE_ID(troupe, (troupe::local::ReapCheck))
 #endif
 CAF_END_TYPE_ID_BLOCK(troupe)
+// NOLINTEND(readability-identifier-naming)
 
 // These never leave the process: they hold promises, callbacks and shared objects.
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::StartGroup)

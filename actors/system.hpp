@@ -7,8 +7,8 @@
 #include "actors/node/node.hpp"
 
 namespace caf {
-class actor_system;
-class actor_system_config;
+class actor_system;         // NOLINT(readability-identifier-naming)
+class actor_system_config;  // NOLINT(readability-identifier-naming)
 }  // namespace caf
 
 namespace troupe {

@@ -160,7 +160,7 @@ std::string UserCode::run(const std::shared_ptr<detail::Session>& session, const
 }
 
 std::string UserCode::call(const detail::FunctionId& function, std::string_view arguments) {
-  bind(idle_session_);  // in local mode the thread is the driver's between calls
+  bind(idle_session_);          // in local mode the thread is the driver's between calls
   if (!object_) make_object();  // a replacement whose group has not been formed yet
   auto entry = reinterpret_cast<detail::CallEntry>(detail::resolve(function, detail::EntryKind::call));
   return entry(object_.get(), arguments);

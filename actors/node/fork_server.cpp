@@ -109,7 +109,7 @@ private:
   }
 
   // The descriptors are closed on return: a copy kept here would hide the death of the worker.
-  void fork_worker(Token token, std::vector<UniqueFd> fds) {
+  void fork_worker(Token token, std::vector<UniqueFd> fds) {  // NOLINT(performance-unnecessary-value-param)
     const auto fail = [&](int error) { tell({ForkEvent::Kind::failed, -1, error, 0, token}); };
     if (fds.size() != fds_of_a_worker) {
       return fail(EMFILE);

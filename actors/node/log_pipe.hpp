@@ -12,7 +12,7 @@ namespace troupe::node {
 class LineSplitter {
 public:
   /// A longer line is cut here and its rest goes on as the next line.
-  static constexpr std::size_t max_line = 64 * 1024;
+  static constexpr std::size_t max_line = std::size_t{64} << 10;
   using Emit = std::function<void(std::string_view line)>;
 
   /// Emits every line that is complete now, without its newline.

@@ -45,7 +45,7 @@ struct LogBatch {
 
 class LogPrinter {
 public:
-  static constexpr std::size_t max_waiting = 4 * 1024 * 1024;
+  static constexpr std::size_t max_waiting = std::size_t{4} << 20;
 
   /// `on_room` is called on the printer's thread when a full queue has emptied to its half.
   explicit LogPrinter(std::function<void()> on_room);

@@ -64,7 +64,7 @@ public:
   /// -1 until it is forked or when it is gone.
   pid_t pid_of(Token token);
   /// From now on the worker's lines go to this file.
-  void set_log_file(Token token, std::filesystem::path log_file);
+  void set_log_file(Token token, const std::filesystem::path& log_file);
   /// Ends a partial line, and calls `done` (on another thread, soon) once everything the worker wrote before this call
   /// has been printed and is in its log file. Also works for a worker that is gone.
   void drain(Token token, std::function<void()> done);

@@ -12,7 +12,7 @@ namespace troupe::node {
 
 namespace {
 
-constexpr std::size_t piece = 64 * 1024;  // the usual size of a pipe
+constexpr std::size_t piece = std::size_t{64} << 10;  // the usual size of a pipe
 
 std::size_t bytes_waiting(int fd) {
   int count = 0;
