@@ -37,7 +37,7 @@ public:
   /// One tensor a rank, in rank order; all have the shape of `tensor`.
   virtual std::vector<at::Tensor> all_gather(const at::Tensor& tensor) = 0;
   /// This rank's piece of the sum of `tensor`, which is cut into size() equal pieces along its first dimension.
-  virtual at::Tensor reduce_scatter(const at::Tensor& tensor) = 0;
+  at::Tensor reduce_scatter(const at::Tensor& tensor);
   virtual void barrier() = 0;
   /// Collective.
   virtual std::unique_ptr<ReduceBuffer> make_buffer(std::int64_t elements, at::ScalarType type) = 0;

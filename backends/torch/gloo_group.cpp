@@ -189,14 +189,6 @@ public:
     finish_work(*group_, group_->process_group()->allgather(output, input));
     return output.front();
   }
-  at::Tensor reduce_scatter(const at::Tensor& tensor) override {
-    if (tensor.dim() == 0 || tensor.size(0) % size() != 0)
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("reduce_scatter() needs a first dimension that {} ranks can share equally", size()));
-    auto sum = tensor.clone();
-    all_reduce(sum, 1.0);
-    return sum.chunk(size(), 0)[static_cast<std::size_t>(rank())].clone();
-  }
   void barrier() override { finish_work(*group_, group_->process_group()->barrier()); }
   std::unique_ptr<ReduceBuffer> make_buffer(std::int64_t elements, at::ScalarType type) override {
     return std::make_unique<GlooBuffer>(group_, elements, type);

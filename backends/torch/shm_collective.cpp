@@ -8,7 +8,6 @@
 #include <cstring>
 #include <utility>
 
-#include <fmt/format.h>
 #include <troupe/error.hpp>
 
 #include "backends/torch/reduce_loops.hpp"
@@ -156,15 +155,6 @@ std::vector<at::Tensor> ShmCollective::all_gather(const at::Tensor& tensor) {
     group_->barrier();
   }
   return gathered;
-}
-
-at::Tensor ShmCollective::reduce_scatter(const at::Tensor& tensor) {
-  if (tensor.dim() == 0 || tensor.size(0) % size() != 0)
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("reduce_scatter() needs a first dimension that {} ranks can share equally", size()));
-  auto sum = tensor.clone();
-  all_reduce(sum, 1.0);
-  return sum.chunk(size(), 0)[static_cast<std::size_t>(rank())].clone();
 }
 
 std::unique_ptr<ReduceBuffer> ShmCollective::make_buffer(std::int64_t elements, at::ScalarType type) {

@@ -17,7 +17,6 @@ public:
   void all_reduce(at::Tensor& tensor, double scale) override;
   void broadcast(at::Tensor& tensor, int root) override;
   std::vector<at::Tensor> all_gather(const at::Tensor& tensor) override;
-  at::Tensor reduce_scatter(const at::Tensor& tensor) override;
   void barrier() override { group_->barrier(); }
   std::unique_ptr<ReduceBuffer> make_buffer(std::int64_t elements, at::ScalarType type) override;
   void abort() noexcept override { group_->abort(); }
