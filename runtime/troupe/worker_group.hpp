@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <future>
 #include <memory>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -26,6 +27,26 @@ public:
   /// when the worker died meanwhile.
   template <class F, class... Args>
   std::future<detail::CallResult<F>> submit(F, Args&&... args) const {
+    // Deferred: the result is decoded on the thread that asks for it.
+    return std::async(std::launch::deferred,
+                      [bytes = send<F>(std::forward<Args>(args)...)]() mutable { return decode<F>(bytes); });
+  }
+
+  /// Calls and waits. The wait spins for a moment before it sleeps: most answers are there by then, and waking a
+  /// sleeping thread on an idle machine costs more than the call.
+  template <class F, class... Args>
+  detail::CallResult<F> execute(F, Args&&... args) const {
+    auto bytes = send<F>(std::forward<Args>(args)...);
+    const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(200);
+    while (bytes.wait_for(std::chrono::seconds(0)) != std::future_status::ready &&
+           std::chrono::steady_clock::now() < until) {
+    }
+    return decode<F>(bytes);
+  }
+
+private:
+  template <class F, class... Args>
+  std::future<std::string> send(Args&&... args) const {
     auto promise = std::make_shared<std::promise<std::string>>();
     auto bytes = promise->get_future();
     target_->call(rank_, detail::call_id<F>(), detail::encode_arguments<F>(std::forward<Args>(args)...),
@@ -35,22 +56,17 @@ public:
                     else
                       promise->set_value(std::move(result));
                   });
-    // Deferred: the result is decoded on the thread that asks for it.
-    return std::async(std::launch::deferred, [bytes = std::move(bytes)]() mutable -> detail::CallResult<F> {
-      if constexpr (std::is_void_v<detail::CallResult<F>>)
-        bytes.get();
-      else
-        return detail::Codec<detail::CallResult<F>>::decode(bytes.get());
-    });
+    return bytes;
   }
 
-  /// Calls and waits.
-  template <class F, class... Args>
-  detail::CallResult<F> execute(F function, Args&&... args) const {
-    return submit(function, std::forward<Args>(args)...).get();
+  template <class F>
+  static detail::CallResult<F> decode(std::future<std::string>& bytes) {
+    if constexpr (std::is_void_v<detail::CallResult<F>>)
+      bytes.get();
+    else
+      return detail::Codec<detail::CallResult<F>>::decode(bytes.get());
   }
 
-private:
   std::shared_ptr<detail::CallTarget> target_;
   int rank_;
 };

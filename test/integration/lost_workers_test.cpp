@@ -218,9 +218,10 @@ DOCTEST_TEST_CASE("the loss of the fork server is recovered in a run and between
   };
   const auto results = trainer->run(
       [](const Config& config) {
+        // The first attempt waits for its death, which the report brings about.
+        const bool first_attempt = is_first(folder_of(config), "waited_" + std::to_string(train::world_rank()));
         train::report({{"x", 1}});
-        // The first attempt waits for its death.
-        while (is_first(folder_of(config), "waited_" + std::to_string(train::world_rank()))) ::pause();
+        while (first_attempt) ::pause();
         return train::world_rank();
       },
       {.config = {{"folder", trainer.folder()}}, .callbacks = {killer}});
