@@ -152,7 +152,8 @@ DOCTEST_TEST_CASE("a rank that returns with fewer reports is an error with ranks
       });
     });
     DOCTEST_CHECK(error.code == ErrorCode::unequal_reports);
-    DOCTEST_CHECK(error.says("rank 0: 5"));
+    // The first report too many ends the run; the one after it may have arrived by then, or not.
+    DOCTEST_CHECK((error.says("rank 0: 4") || error.says("rank 0: 5")));
     DOCTEST_CHECK(error.says("rank 1: 3"));
     DOCTEST_CHECK(error.rank == 1);
     const auto only_one = error_of([&] {
