@@ -166,21 +166,6 @@ void Reducer::finish_backward() {
     if (!ready_[i] && used.data_ptr<int>()[i] > 0) parameters_[i].value.mutable_grad() = slots_[i];
 }
 
-void Reducer::finish_without_backward() {
-  {
-    std::lock_guard lock(mutex_);
-    begin_backward();
-    for (auto& slot : slots_) slot.zero_();
-    for (auto& bucket : buckets_) bucket->missing = 0;
-    start_ready_buckets();
-  }
-  options_.find_unused_parameters ? finish_backward() : [this] {
-    std::lock_guard lock(mutex_);
-    in_backward_ = false;
-    for (auto& bucket : buckets_) bucket->buffer->finish();
-  }();
-}
-
 void Reducer::throw_unused() const {
   std::vector<std::string> names;
   for (std::size_t i = 0; i < parameters_.size(); ++i)

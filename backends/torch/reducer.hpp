@@ -38,9 +38,6 @@ public:
   /// While off, gradients accumulate on this rank alone.
   void set_sync(bool sync) { sync_ = sync; }
   bool sync() const { return sync_; }
-  /// Takes part in the reduction of a backward() that this rank does not have (uneven inputs), with zeros.
-  void finish_without_backward();
-  std::size_t bucket_count() const { return buckets_.size(); }
 
 private:
   struct Bucket;
