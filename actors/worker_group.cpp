@@ -4,17 +4,18 @@
 
 #include <algorithm>
 #include <atomic>
-#include <map>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "actors/blob.hpp"
+#include "actors/output_drain.hpp"
 #include "actors/protocols.hpp"
 #include "actors/rank_calls.hpp"
+#include "actors/rank_setup.hpp"
+#include "actors/round_flow.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/engine/group_machine.hpp"
-#include "runtime/engine/round_aligner.hpp"
 #include "runtime/session/report_channel.hpp"
 
 namespace troupe {
@@ -34,6 +35,10 @@ std::uint64_t next_thread_token() {
 std::uint64_t next_group_number() {
   static std::atomic<std::uint64_t> next{1};
   return next++;
+}
+
+Failure fatal(ErrorCode code, int rank, std::string text) {
+  return {FailureKind::fatal, code, rank, std::move(text), {}};
 }
 
 class GroupState {
@@ -79,7 +84,7 @@ public:
         [this](const local::LeaveGroup& leave) { perform(machine_->leave(leave.patience, Clock::now())); },
         [this](const local::Consumed& consumed) { give_credit(consumed); },
         [this](const local::ProcessNews& news) { process_news(news); },
-        [this](const local::Drained& drained) { after_drain(drained.ticket); },
+        [this](const local::Drained& drained) { drain_.drained(drained.ticket); },
         [this](const local::ReapCheck& check) {
           if (find(check.token)) node::Node::instance().signal(check.token, SIGKILL);
         },
@@ -99,8 +104,7 @@ private:
     BlobInbox inbox;
     Clock::time_point launched;
     int pid = -1;
-    std::deque<std::uint32_t> delivered;  // sizes of reports that the consumer has not taken yet
-    bool is_forked = false;               // the Node knows its process
+    bool is_forked = false;  // the Node knows its process
     bool is_set_up = false;
     RankCalls calls;
   };
@@ -131,11 +135,9 @@ private:
       else
         launch_thread(action.rank);
     } catch (const std::exception& error) {
-      perform(machine_->launch_failed({FailureKind::fatal,
-                                       ErrorCode::start_failed,
-                                       action.rank,
-                                       fmt::format("rank {} could not be started: {}", action.rank, error.what()),
-                                       {}}));
+      perform(
+          machine_->launch_failed(fatal(ErrorCode::start_failed, action.rank,
+                                        fmt::format("rank {} could not be started: {}", action.rank, error.what()))));
     }
   }
 
@@ -193,19 +195,19 @@ private:
 
   void act(const engine::AttemptEnded& action) {
     // What the ranks printed is on the screen before anybody hears of the end.
-    drain([this, over = local::AttemptOver{generation_, action.failure, std::move(results_)}]() mutable {
+    after_output([this, over = local::AttemptOver{generation_, action.failure, std::move(results_)}]() mutable {
       if (over.failure && over.failure->kind == FailureKind::user_error && in_processes_)
         over.failure->log_lines = node::Node::instance().last_lines(rank_at(over.failure->rank).token);
       compat::tell(self_, trainer_, std::move(over));
     });
     results_.clear();
     run_.reset();
-    aligner_.reset();
+    rounds_.reset();
   }
 
   void act(const engine::GroupGone& action) {
     for (auto& rank : ranks_) rank.calls.fail_all(index_of(&rank), "the trainer was shut down");
-    drain([this, stuck = action.stuck_ranks] {
+    after_output([this, stuck = action.stuck_ranks] {
       compat::tell(self_, trainer_, local::GroupOver{stuck});
       self_->unlink_from(store_);
       compat::end(store_);
@@ -214,7 +216,6 @@ private:
   }
 
   // ---- workers come and go
-  // --------------------------------------------------------------------------------------------
 
   std::filesystem::path log_file(int rank) const {
     const auto& folder = run_ ? run_->spec.directory / "logs" : spec_->log_folder;
@@ -226,14 +227,11 @@ private:
     if (!rank || !who) return;
     const int index = index_of(rank);
     if (registration.version != wire::protocol_version || registration.build != detail::build_id()) {
-      perform(machine_->setup_failed(
-          {FailureKind::fatal,
-           ErrorCode::refused,
-           index,
-           fmt::format("rank {} was refused: it runs {} of build {}, the driver {} of build {}. Both must be the same "
-                       "program; was the binary replaced while it ran?",
-                       index, registration.version, registration.build, wire::protocol_version, detail::build_id()),
-           {}}));
+      perform(machine_->setup_failed(fatal(
+          ErrorCode::refused, index,
+          fmt::format("rank {} was refused: it runs {} of build {}, the driver {} of build {}. Both must be the same "
+                      "program; was the binary replaced while it ran?",
+                      index, registration.version, registration.build, wire::protocol_version, detail::build_id()))));
       return;
     }
     rank->handle = caf::actor_cast<WorkerActor>(who);
@@ -251,22 +249,7 @@ private:
   }
 
   void send_setup(Rank& rank, int index) {
-    const auto& settings = spec_->settings;
-    wire::Setup setup;
-    setup.world_rank = setup.local_rank = index;
-    setup.world_size = setup.local_world_size = settings.world_size;
-    setup.threads = settings.threads_per_worker;
-    setup.environment = spec_->environment;
-    for (auto [variable, value] :
-         {std::pair{"RANK", index}, std::pair{"LOCAL_RANK", index}, std::pair{"NODE_RANK", 0},
-          std::pair{"WORLD_SIZE", settings.world_size}, std::pair{"LOCAL_WORLD_SIZE", settings.world_size}})
-      setup.environment.push_back(fmt::format("{}={}", variable, value));
-    setup.environment.push_back("MASTER_ADDR=127.0.0.1");
-    setup.working_directory = spec_->working_directory;
-    setup.backend = settings.backend.name;
-    setup.backend_options = detail::pack(settings.backend.options);
-    setup.hook = spec_->hook;
-    setup.object = spec_->object;
+    auto setup = rank_setup(*spec_, index);
     setup.object_arguments = send_blob(self_, rank.handle, rank.token, spec_->object_arguments);
     compat::tell(self_, rank.handle, std::move(setup), caf::actor_cast<caf::strong_actor_ptr>(store_));
   }
@@ -276,11 +259,8 @@ private:
     if (!rank) return;
     const int index = index_of(rank);
     if (done.failed != 0) {
-      perform(machine_->setup_failed({FailureKind::fatal,
-                                      static_cast<ErrorCode>(done.code),
-                                      index,
-                                      fmt::format("rank {} could not be set up: {}", index, done.error),
-                                      {}}));
+      perform(machine_->setup_failed(fatal(static_cast<ErrorCode>(done.code), index,
+                                           fmt::format("rank {} could not be set up: {}", index, done.error))));
       return;
     }
     const std::chrono::duration<double, std::milli> took = Clock::now() - rank->launched;
@@ -297,11 +277,8 @@ private:
     view_->set_state(index, "ready");
     if (done.failed == 0) return perform(machine_->formed(index, done.epoch, Clock::now()));
     perform(machine_->form_failed(index, done.epoch,
-                                  {FailureKind::fatal,
-                                   static_cast<ErrorCode>(done.code),
-                                   index,
-                                   fmt::format("rank {} could not form its group: {}", index, done.error),
-                                   {}},
+                                  fatal(static_cast<ErrorCode>(done.code), index,
+                                        fmt::format("rank {} could not form its group: {}", index, done.error)),
                                   Clock::now()));
   }
 
@@ -337,28 +314,24 @@ private:
     if (!machine_->leaving()) log_info("rank {} (pid {}) is lost: {}", index, rank.pid, cause);
     rank.calls.fail_all(index, cause);
     rank.is_set_up = false;
-    dead_tokens_.push_back(rank.token);
+    drain_.add_dead(rank.token);
     rank.token = 0;
     view_->set(index, {-1, "lost", 0});
     perform(machine_->lost(index, cause, std::move(log_lines), Clock::now()));
   }
 
   // ---- a run
-  // ----------------------------------------------------------------------------------------------------------
 
   void begin_attempt(const local::BeginAttempt& begin) {
     run_ = begin.run;
-    attempt_ = begin.attempt;
     generation_ = begin.generation;
-    round_ = 0;
     const auto& settings = spec_->settings;
     results_.assign(ranks_.size(), Json());
-    aligner_.emplace(
+    rounds_.emplace(
+        run_, begin.attempt, generation_,
         engine::RoundAligner::Limits{settings.world_size, window_.reports, window_.bytes, settings.report_deadline});
-    for (auto& rank : ranks_) {
-      rank.delivered.clear();
+    for (auto& rank : ranks_)
       if (in_processes_ && rank.token != 0) node::Node::instance().set_log_file(rank.token, log_file(index_of(&rank)));
-    }
     perform(machine_->begin_attempt(Clock::now()));
   }
 
@@ -366,49 +339,25 @@ private:
     auto* rank = find(reports.token);
     if (!rank) return;
     const auto bytes = rank->inbox.take(reports.bytes);
-    if (!aligner_ || reports.generation != generation_) return;
-    const auto now = Clock::now();
-    std::size_t at = 0;
-    for (auto size : reports.sizes) {
-      if (at + size > bytes.size()) break;
-      aligner_->add(index_of(rank), bytes.substr(at, size), now);
-      at += size;
-    }
-    deliver_rounds();
+    if (!rounds_ || reports.generation != generation_) return;
+    if (rounds_->add(index_of(rank), bytes, reports.sizes, Clock::now()))
+      compat::tell(self_, trainer_, local::RoundsDone{generation_});
     check_rounds();
   }
 
-  void deliver_rounds() {
-    std::vector<detail::Round> rounds;
-    while (auto reports = aligner_->take()) {
-      for (std::size_t i = 0; i < ranks_.size(); ++i)
-        ranks_[i].delivered.push_back(static_cast<std::uint32_t>((*reports)[i].size()));
-      rounds.push_back({generation_, attempt_, ++round_, std::move(*reports)});
-    }
-    if (rounds.empty()) return;
-    const bool first = rounds.front().number == 1;
-    run_->add_rounds(std::move(rounds));
-    if (first) compat::tell(self_, trainer_, local::RoundsDone{generation_});
-  }
-
   void check_rounds() {
-    if (!aligner_) return;
-    if (auto failure = aligner_->check(Clock::now()))
+    if (!rounds_) return;
+    if (auto failure = rounds_->check(Clock::now()))
       perform(machine_->fail_attempt(std::move(*failure), Clock::now()));
     else
       arm_timer();
   }
 
   void give_credit(const local::Consumed& consumed) {
-    if (!aligner_ || consumed.generation != generation_) return;
-    for (auto& rank : ranks_) {
-      wire::Credit credit{generation_, 0, 0};
-      for (; credit.reports < consumed.rounds && !rank.delivered.empty(); ++credit.reports) {
-        credit.bytes += rank.delivered.front();
-        rank.delivered.pop_front();
-      }
-      if (rank.handle) compat::tell(self_, rank.handle, credit);
-    }
+    if (!rounds_ || consumed.generation != generation_) return;
+    const auto credits = rounds_->consumed(consumed.rounds);
+    for (std::size_t i = 0; i < ranks_.size(); ++i)
+      if (ranks_[i].handle) compat::tell(self_, ranks_[i].handle, credits[i]);
   }
 
   void rank_done(const wire::RankDone& done) {
@@ -423,7 +372,7 @@ private:
       failure = Failure{FailureKind::user_error, static_cast<ErrorCode>(done.code), index, std::move(payload), {}};
     else if (end == engine::RankEnd::returned) {
       results_.at(static_cast<std::size_t>(index)) = detail::unpack(payload);
-      aligner_->finish(index);
+      rounds_->finish(index);
       check_rounds();
     }
     view_->set_state(index, "ready");
@@ -431,7 +380,6 @@ private:
   }
 
   // ---- calls
-  // ----------------------------------------------------------------------------------------------------------
 
   void send_calls() {
     for (auto& call : calls_->take()) {
@@ -452,47 +400,26 @@ private:
   }
 
   // ---- output and time
-  // ------------------------------------------------------------------------------------------------
 
   /// Calls `then` once all output so far was printed.
-  void drain(std::function<void()> then) {
+  void after_output(std::function<void()> then) {
     if (!in_processes_) return then();
-    const auto ticket = next_ticket_++;
-    auto tokens = std::exchange(dead_tokens_, {});
+    std::vector<node::Token> living;
     for (const auto& rank : ranks_)
-      if (rank.token != 0) tokens.push_back(rank.token);
-    if (tokens.empty()) return then();
-    draining_[ticket] = {tokens.size(), std::move(then)};
-    auto address = caf::actor_cast<caf::actor_addr>(self_);
-    for (auto token : tokens)
-      node::Node::instance().drain(token, [address, ticket] {
-        if (auto group = caf::actor_cast<WorkerGroupActor>(address)) compat::post(group, local::Drained{ticket});
-      });
-  }
-
-  void after_drain(std::uint64_t ticket) {
-    auto found = draining_.find(ticket);
-    if (found == draining_.end() || --found->second.left > 0) return;
-    auto then = std::move(found->second.then);
-    draining_.erase(found);
-    then();
+      if (rank.token != 0) living.push_back(rank.token);
+    drain_.wait(caf::actor_cast<caf::actor_addr>(self_), std::move(living), std::move(then));
   }
 
   void arm_timer() {
     auto next = machine_->deadline();
-    if (aligner_) {
-      const auto stall = aligner_->deadline();
+    if (rounds_) {
+      const auto stall = rounds_->deadline();
       if (stall && (!next || *stall < *next)) next = stall;
     }
     if (!next || (armed_ && *armed_ <= *next)) return;
     armed_ = next;
     compat::remind(self_, std::max<Clock::duration>(*next - Clock::now(), Clock::duration::zero()), atom::tick_v);
   }
-
-  struct Draining {
-    std::size_t left;
-    std::function<void()> then;
-  };
 
   WorkerGroupActor::pointer self_ = nullptr;
   TrainerActor trainer_;
@@ -508,15 +435,11 @@ private:
 
   // The current attempt.
   std::shared_ptr<detail::Run> run_;
-  int attempt_ = 0;
   std::uint64_t generation_ = 0;
-  std::int64_t round_ = 0;
-  std::optional<engine::RoundAligner> aligner_;
+  std::optional<RoundFlow> rounds_;
   std::vector<Json> results_;
 
-  std::uint64_t next_ticket_ = 1;
-  std::map<std::uint64_t, Draining> draining_;
-  std::vector<std::uint64_t> dead_tokens_;  // workers that died since the last drain
+  OutputDrain drain_;
   std::optional<Clock::time_point> armed_;
 };
 
