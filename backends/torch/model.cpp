@@ -72,8 +72,6 @@ void require_same_model(const Module& module, TorchGroup& group) {
 
 }  // namespace
 
-c10::Device get_device() { return c10::Device(c10::kCPU); }
-
 void detail::prepare_module(const std::shared_ptr<Module>& module, const PrepareModelOptions& options) {
   if (!module) throw Error(ErrorCode::invalid_argument, "prepare_model() was given an empty model");
   auto group = TorchGroup::current("prepare_model()");
