@@ -73,8 +73,14 @@ struct ShmGroup::Head {
   alignas(cache_line) Counter event;
   Counter sleepers;
   Counter aborted;
-  // How many barriers each member has entered, to name those who are missing.
-  alignas(cache_line) Counter entered[4096];
+};
+
+/// What one member tells the others; behind the head of the group's first region.
+struct ShmGroup::Seat {
+  /// Barriers entered, to name those who are missing.
+  alignas(cache_line) Counter entered;
+  /// Two by turns: a member is at most one barrier ahead of who still reads.
+  alignas(cache_line) Note notes[2];
 };
 
 ShmGroup::Counter& ShmGroup::Region::arrived() const { return reinterpret_cast<Head*>(memory_->data())->arrived; }
@@ -87,9 +93,13 @@ ShmGroup::ShmGroup(ShmGroupOptions options, std::shared_ptr<Store> store,
       descriptors_(std::move(descriptors)),
       // With more ranks than cores, a spinning rank would keep the one it waits for from running.
       spins_(static_cast<int>(options_.members.size()) <= detail::core_count() ? spins_with_a_core_each : 0) {
-  control_memory_ = share(sizeof(Head));
+  control_memory_ = share(sizeof(Head) + sizeof(Seat) * options_.members.size());
   control_ = reinterpret_cast<Head*>(control_memory_->data());
 }
+
+ShmGroup::Seat& ShmGroup::seat(int member) const { return reinterpret_cast<Seat*>(control_ + 1)[member]; }
+
+const ShmGroup::Note& ShmGroup::note(int member) const { return seat(member).notes[notes_ % 2]; }
 
 /// Rank 0 makes the memory and hands it to the others. The store tells them when it is on its way, so that nobody waits
 /// for a descriptor that will not come.
@@ -128,8 +138,7 @@ std::shared_ptr<SharedRegion> ShmGroup::share(std::size_t bytes) {
 std::shared_ptr<ShmGroup::Region> ShmGroup::make_region(std::size_t part_bytes) {
   const auto offset = round_up(offsetof(Head, event), 4096);
   const auto part = round_up(std::max<std::size_t>(part_bytes, 1), 4096);
-  const auto bytes = std::max(offset + part * options_.members.size(), sizeof(Head));
-  return std::make_shared<Region>(share(bytes), offset, part);
+  return std::make_shared<Region>(share(offset + part * options_.members.size()), offset, part);
 }
 
 void ShmGroup::arrive(Counter& counter) {
@@ -163,9 +172,24 @@ void ShmGroup::wait(const Counter& counter, std::uint32_t target) {
 void ShmGroup::barrier() {
   if (size() == 1) return;
   barriers_ += static_cast<std::uint32_t>(size());
-  control_->entered[rank()].fetch_add(1, std::memory_order_relaxed);
+  seat(rank()).entered.fetch_add(1, std::memory_order_relaxed);
   arrive(control_->arrived);
   wait(control_->arrived, barriers_);
+}
+
+bool ShmGroup::barrier(const Note& mine) {
+  notes_ += 1;
+  seat(rank()).notes[notes_ % 2] = mine;
+  barrier();
+  for (int member = 0; member < size(); ++member)
+    if (note(member) != mine) return false;
+  return true;
+}
+
+std::vector<ShmGroup::Note> ShmGroup::notes() const {
+  std::vector<Note> all;
+  for (int member = 0; member < size(); ++member) all.push_back(note(member));
+  return all;
 }
 
 void ShmGroup::abort() noexcept {
@@ -181,9 +205,9 @@ void ShmGroup::check_aborted() const {
 
 void ShmGroup::throw_late() const {
   std::vector<int> missing;
-  const auto mine = control_->entered[rank()].load();
+  const auto mine = seat(rank()).entered.load();
   for (int other = 0; other < size(); ++other)
-    if (control_->entered[other].load() != mine) missing.push_back(options_.members[static_cast<std::size_t>(other)]);
+    if (seat(other).entered.load() != mine) missing.push_back(options_.members[static_cast<std::size_t>(other)]);
   throw Error(ErrorCode::deadline,
               fmt::format("a collective operation waited {} ms (timeout_s) for {}: do all ranks call the same "
                           "operations in the same order?",

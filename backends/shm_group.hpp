@@ -2,6 +2,7 @@
 // Ranks of one host that share memory: regions with one part per rank, and a barrier. No torch here.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -42,6 +43,8 @@ class ShmGroup {
 public:
   /// A number that all members see and only ever raise; it wraps around.
   using Counter = std::atomic<std::uint32_t>;
+  /// A cache line of a member's own words.
+  using Note = std::array<std::int64_t, 8>;
 
   /// Memory with a part for every member, and two counters for whoever uses it.
   class Region {
@@ -63,6 +66,8 @@ public:
   ShmGroup(ShmGroupOptions options, std::shared_ptr<Store> store, std::shared_ptr<DescriptorExchange> descriptors);
 
   int rank() const { return options_.rank; }
+  /// World ranks of the members.
+  const std::vector<int>& members() const { return options_.members; }
   int size() const { return static_cast<int>(options_.members.size()); }
 
   /// Makes a region with a part of `part_bytes` (rounded up) for every member.
@@ -78,12 +83,19 @@ public:
   void wait(const Counter& counter, std::uint32_t target);
   /// Returns when every member has called it.
   void barrier();
+  /// The same, and every member sees what the others came with: true if all notes are equal, see notes() if not.
+  bool barrier(const Note& mine);
+  /// Of the last barrier that had some, by member.
+  std::vector<Note> notes() const;
 
   /// From any thread of any member: every wait of every member ends with GroupLost, now and later.
   void abort() noexcept;
 
 private:
   struct Head;
+  struct Seat;
+  Seat& seat(int member) const;
+  const Note& note(int member) const;
   std::shared_ptr<SharedRegion> share(std::size_t bytes);
   void check_aborted() const;
   [[noreturn]] void throw_late() const;
@@ -94,6 +106,7 @@ private:
   const int spins_;
   std::uint64_t next_region_ = 0;
   std::uint32_t barriers_ = 0;
+  std::uint32_t notes_ = 0;  // barriers that had some
   std::shared_ptr<SharedRegion> control_memory_;
   Head* control_ = nullptr;
 };

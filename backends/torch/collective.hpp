@@ -1,14 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collective operations on CPU tensors, whatever carries them. Every rank calls the same ones in the same order; one
+// Collective operations on tensors, whatever carries them. Every rank calls the same ones in the same order; one
 // thread at a time. All throw GroupLost once the group is gone.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <memory>
 #include <vector>
 
+#include <troupe/torch_collectives.hpp>
+
+#include "backends/torch/operation.hpp"
+
 namespace troupe {
+
+using train::torch::Reduce;
 
 /// A flat piece of memory that is reduced in place, again and again: a gradient bucket.
 class ReduceBuffer {
@@ -16,34 +23,52 @@ public:
   virtual ~ReduceBuffer() = default;
   /// This rank's elements.
   virtual at::Tensor tensor() const = 0;
-  /// This rank's elements are in place; they must not be touched until finish() returns.
+  /// This rank's elements are in place; they must not be touched until finish() returns. Ranks start their buffers in
+  /// the same order.
   virtual void start(double scale) = 0;
   /// Does what can be done without waiting. Called now and then between start() and finish().
   virtual void poke() = 0;
-  /// Waits until the sum over all ranks (in rank order, times the scale) is in place: the same bits on every rank.
+  /// Waits until the sum over all ranks, times the scale, is in place: the same bits on every rank and in every run.
   virtual void finish() = 0;
 };
 
+/// Checks what it is given and leaves the rest to a transport.
 class Collective {
 public:
   virtual ~Collective() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  /// Where its tensors live.
+  virtual c10::DeviceType device_type() const { return c10::kCPU; }
+  /// How large buffers should be.
+  virtual std::size_t bucket_bytes() const { return std::size_t{4} << 20; }
 
-  /// Sum over all ranks times `scale`, in place.
-  virtual void all_reduce(at::Tensor& tensor, double scale) = 0;
+  /// In place.
+  void all_reduce(at::Tensor& tensor, Reduce reduce = Reduce::sum);
   /// The root's values on every rank, in place.
-  virtual void broadcast(at::Tensor& tensor, int root) = 0;
-  /// One tensor a rank, in rank order; all have the shape of `tensor`.
-  virtual std::vector<at::Tensor> all_gather(const at::Tensor& tensor) = 0;
+  void broadcast(at::Tensor& tensor, int root);
+  /// One tensor a rank, in rank order.
+  std::vector<at::Tensor> all_gather(const at::Tensor& tensor);
   /// This rank's piece of the sum of `tensor`, which is cut into size() equal pieces along its first dimension.
   at::Tensor reduce_scatter(const at::Tensor& tensor);
-  virtual void barrier() = 0;
+  void barrier();
   /// Collective.
   virtual std::unique_ptr<ReduceBuffer> make_buffer(std::int64_t elements, at::ScalarType type) = 0;
 
   /// From any thread: ends pending operations with GroupLost, and all later ones.
   virtual void abort() noexcept = 0;
+
+protected:
+  // The tensors are dense, contiguous and on the right device; the reduction suits their type; a mean comes as a sum
+  // and a scale. All ranks must have called with the same `operation`; where that costs little, others are told so.
+  virtual void reduce_flat(const at::Tensor& flat, Reduce reduce, double scale, const Operation& operation) = 0;
+  virtual void broadcast_flat(const at::Tensor& flat, int root, const Operation& operation) = 0;
+  virtual void gather_flat(const at::Tensor& flat, const std::vector<at::Tensor>& all, const Operation& operation) = 0;
+  virtual at::Tensor scatter_flat(const at::Tensor& flat, const Operation& operation);
+  virtual void wait_for_all(const Operation& operation) = 0;
+
+private:
+  void require_usable(const at::Tensor& tensor, const char* caller) const;
 };
 
 }  // namespace troupe

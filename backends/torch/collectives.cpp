@@ -35,7 +35,7 @@ std::string as_bytes(const at::Tensor& tensor, std::int64_t length) {
 
 at::Tensor all_reduce(at::Tensor tensor, Reduce reduce) {
   auto group = TorchGroup::current("all_reduce()");
-  if (group->size() > 1) group->collective()->all_reduce(tensor, reduce == Reduce::mean ? 1.0 / group->size() : 1.0);
+  if (group->size() > 1) group->collective()->all_reduce(tensor, reduce);
   return tensor;
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/torch/gloo_group.hpp"
 
-#include <ATen/Functions.h>
 #include <dirent.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -120,89 +119,6 @@ void GlooGroup::abort() noexcept {
   for_each_tcp_socket([this](int fd, unsigned long inode, bool listening) {
     if (!listening && sockets_.contains(inode)) ::shutdown(fd, SHUT_RDWR);
   });
-}
-
-namespace {
-
-/// Gloo's own threads carry it while backward() goes on.
-class GlooBuffer : public ReduceBuffer {
-public:
-  GlooBuffer(std::shared_ptr<GlooGroup> group, std::int64_t elements, at::ScalarType type)
-      : group_(std::move(group)), tensors_{at::zeros({elements}, at::TensorOptions(type))} {}
-  at::Tensor tensor() const override { return tensors_.front(); }
-  void start(double scale) override {
-    scale_ = scale;
-    work_ = group_->process_group()->allreduce(tensors_);
-  }
-  void poke() override {}
-  void finish() override;
-
-private:
-  std::shared_ptr<GlooGroup> group_;
-  std::vector<at::Tensor> tensors_;
-  c10::intrusive_ptr<c10d::Work> work_;
-  double scale_ = 1;
-};
-
-/// Waits for an operation; what Gloo throws after a peer has gone becomes GroupLost.
-void finish_work(const GlooGroup& group, const c10::intrusive_ptr<c10d::Work>& work) {
-  try {
-    work->wait();
-  } catch (const std::exception& error) {
-    const std::string_view text = error.what();
-    if (!group.aborted() && text.find("imed out") != std::string_view::npos)
-      throw Error(ErrorCode::deadline, fmt::format("a collective operation took too long (timeout_s): {}", text),
-                  group.rank());
-    throw GroupLost(fmt::format("another rank is gone, or the run is being stopped ({})", text));
-  }
-}
-
-void GlooBuffer::finish() {
-  finish_work(*group_, work_);
-  work_.reset();
-  if (scale_ != 1.0) tensors_.front().mul_(scale_);
-}
-
-class GlooCollective : public Collective {
-public:
-  explicit GlooCollective(std::shared_ptr<GlooGroup> group) : group_(std::move(group)) {}
-  int rank() const override { return group_->rank(); }
-  int size() const override { return group_->size(); }
-
-  void all_reduce(at::Tensor& tensor, double scale) override {
-    std::vector<at::Tensor> tensors{tensor.contiguous()};
-    finish_work(*group_, group_->process_group()->allreduce(tensors));
-    if (scale != 1.0) tensors.front().copy_(tensors.front() * scale);
-    if (!tensors.front().is_same(tensor)) tensor.copy_(tensors.front());
-  }
-  void broadcast(at::Tensor& tensor, int root) override {
-    std::vector<at::Tensor> tensors{tensor.contiguous()};
-    c10d::BroadcastOptions options;
-    options.rootRank = root;
-    finish_work(*group_, group_->process_group()->broadcast(tensors, options));
-    if (!tensors.front().is_same(tensor)) tensor.copy_(tensors.front());
-  }
-  std::vector<at::Tensor> all_gather(const at::Tensor& tensor) override {
-    std::vector<at::Tensor> input{tensor.contiguous()};
-    std::vector<std::vector<at::Tensor>> output(1);
-    for (int rank = 0; rank < size(); ++rank) output.front().push_back(at::empty_like(input.front()));
-    finish_work(*group_, group_->process_group()->allgather(output, input));
-    return output.front();
-  }
-  void barrier() override { finish_work(*group_, group_->process_group()->barrier()); }
-  std::unique_ptr<ReduceBuffer> make_buffer(std::int64_t elements, at::ScalarType type) override {
-    return std::make_unique<GlooBuffer>(group_, elements, type);
-  }
-  void abort() noexcept override { group_->abort(); }
-
-private:
-  std::shared_ptr<GlooGroup> group_;
-};
-
-}  // namespace
-
-std::shared_ptr<Collective> make_gloo_collective(std::shared_ptr<GlooGroup> group) {
-  return std::make_shared<GlooCollective>(std::move(group));
 }
 
 }  // namespace troupe

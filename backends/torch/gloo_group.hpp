@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// A c10d process group over Gloo, formed through the group's Store, that can be aborted. The only file pair that knows
-// Gloo.
+// A c10d process group over Gloo, formed through the group's Store, that can be aborted. Gloo itself is
+// known here and in torch_compat.hpp only.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <set>
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <troupe/backend.hpp>
 #include <troupe/torch_config.hpp>
-
-#include "backends/torch/collective.hpp"
 
 namespace troupe {
 
@@ -35,7 +34,5 @@ private:
   std::set<unsigned long> sockets_;  // inodes of the group's own
   std::atomic<bool> aborted_{false};
 };
-
-std::shared_ptr<Collective> make_gloo_collective(std::shared_ptr<GlooGroup> group);
 
 }  // namespace troupe

@@ -161,7 +161,7 @@ void Reducer::finish_backward() {
   at::NoGradGuard no_grad;
   auto used = at::zeros({static_cast<std::int64_t>(parameters_.size())}, at::kInt);
   for (std::size_t i = 0; i < parameters_.size(); ++i) used.data_ptr<int>()[i] = ready_[i];
-  collective_->all_reduce(used, 1.0);
+  collective_->all_reduce(used);
   for (std::size_t i = 0; i < parameters_.size(); ++i)
     if (!ready_[i] && used.data_ptr<int>()[i] > 0) parameters_[i].value.mutable_grad() = slots_[i];
 }

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/torch/shm_collective.hpp"
 
-#include <ATen/Dispatch.h>
 #include <ATen/Functions.h>
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
-
-#include <troupe/error.hpp>
 
 #include "backends/torch/reduce_loops.hpp"
 
@@ -18,21 +15,26 @@ namespace {
 /// Fits into the cache of a core together with the parts of a few others.
 constexpr std::size_t stage_bytes = std::size_t{1} << 20;
 
-void require_cpu(const at::Tensor& tensor) {
-  if (!tensor.device().is_cpu())
-    throw Error(ErrorCode::invalid_argument,
-                "this group works on CPU tensors; this one lives on " + tensor.device().str());
-}
-
-/// Calls `body` with a value of the element type.
+/// Calls `body(offset, bytes)` for every piece that fits into the stage; once if there is nothing.
 template <class Body>
-void with_type(at::ScalarType type, Body&& body) {
-  AT_DISPATCH_ALL_TYPES_AND2(at::kHalf, at::kBFloat16, type, "troupe_reduce", [&] { body(scalar_t{}); });
+void for_each_piece(std::size_t bytes, Body&& body) {
+  std::size_t at = 0;
+  do {
+    body(at, std::min(stage_bytes, bytes - at));
+    at += stage_bytes;
+  } while (at < bytes);
 }
 
-/// This rank's share of summing what every member has in its part: the result goes to all parts.
+/// Of nothing too: an empty tensor has no address.
+void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
+std::byte* bytes_of(const at::Tensor& flat) { return static_cast<std::byte*>(flat.data_ptr()); }
+
+/// This rank's share of reducing what every member has in its part: the result goes to all parts.
 void reduce_share(const ShmGroup& group, const ShmGroup::Region& region, std::size_t bytes, at::ScalarType type,
-                  double scale) {
+                  Reduce reduce, double scale) {
   with_type(type, [&](auto zero) {
     using T = decltype(zero);
     const auto count = bytes / sizeof(T);
@@ -49,7 +51,7 @@ void reduce_share(const ShmGroup& group, const ShmGroup::Region& region, std::si
     T* mine = reinterpret_cast<T*>(region.part(group.rank()));
     for (auto at = begin; at < end; at += block) {
       const auto length = std::min(block, end - at);
-      sum_in_order(mine + at, from, at, length, scale);
+      reduce_in_order(mine + at, from, at, length, reduce, scale);
       for (int member = 0; member < group.size(); ++member)
         if (member != group.rank())
           std::memcpy(reinterpret_cast<T*>(region.part(member)) + at, mine + at, length * sizeof(T));
@@ -90,7 +92,7 @@ public:
 
 private:
   void reduce() {
-    reduce_share(*group_, *region_, bytes_, type_, scale_);
+    reduce_share(*group_, *region_, bytes_, type_, Reduce::sum, scale_);
     reduced_ = true;
     group_->arrive(region_->finished());
   }
@@ -110,51 +112,39 @@ private:
 ShmCollective::ShmCollective(std::shared_ptr<ShmGroup> group)
     : group_(std::move(group)), stage_(group_->make_region(stage_bytes)) {}
 
-void ShmCollective::all_reduce(at::Tensor& tensor, double scale) {
-  require_cpu(tensor);
-  auto flat = tensor.contiguous();
-  auto* data = static_cast<std::byte*>(flat.data_ptr());
-  for (std::size_t at = 0; at < flat.nbytes(); at += stage_bytes) {
-    const auto bytes = std::min(stage_bytes, flat.nbytes() - at);
-    std::memcpy(stage_->part(rank()), data + at, bytes);
-    group_->barrier();
-    reduce_share(*group_, *stage_, bytes, flat.scalar_type(), scale);
-    group_->barrier();
-    std::memcpy(data + at, stage_->part(rank()), bytes);
-  }
-  if (!flat.is_same(tensor)) tensor.copy_(flat);
+void ShmCollective::wait_for_all(const Operation& operation) {
+  if (!group_->barrier(operation.words()))
+    Operation::require_equal(group_->notes(), group_->members(), group_->members()[static_cast<std::size_t>(rank())]);
 }
 
-void ShmCollective::broadcast(at::Tensor& tensor, int root) {
-  require_cpu(tensor);
-  auto flat = tensor.contiguous();
-  auto* data = static_cast<std::byte*>(flat.data_ptr());
-  for (std::size_t at = 0; at < flat.nbytes(); at += stage_bytes) {
-    const auto bytes = std::min(stage_bytes, flat.nbytes() - at);
-    if (rank() == root) std::memcpy(stage_->part(root), data + at, bytes);
+void ShmCollective::reduce_flat(const at::Tensor& flat, Reduce reduce, double scale, const Operation& operation) {
+  for_each_piece(flat.nbytes(), [&](std::size_t at, std::size_t bytes) {
+    copy_bytes(stage_->part(rank()), bytes_of(flat) + at, bytes);
+    at == 0 ? wait_for_all(operation) : group_->barrier();
+    reduce_share(*group_, *stage_, bytes, flat.scalar_type(), reduce, scale);
     group_->barrier();
-    if (rank() != root) std::memcpy(data + at, stage_->part(root), bytes);
-    group_->barrier();
-  }
-  if (rank() != root && !flat.is_same(tensor)) tensor.copy_(flat);
+    copy_bytes(bytes_of(flat) + at, stage_->part(rank()), bytes);
+  });
 }
 
-std::vector<at::Tensor> ShmCollective::all_gather(const at::Tensor& tensor) {
-  require_cpu(tensor);
-  auto flat = tensor.contiguous();
-  std::vector<at::Tensor> gathered;
-  for (int member = 0; member < size(); ++member) gathered.push_back(at::empty_like(flat));
-  const auto* data = static_cast<const std::byte*>(flat.data_ptr());
-  for (std::size_t at = 0; at < flat.nbytes(); at += stage_bytes) {
-    const auto bytes = std::min(stage_bytes, flat.nbytes() - at);
-    std::memcpy(stage_->part(rank()), data + at, bytes);
+void ShmCollective::broadcast_flat(const at::Tensor& flat, int root, const Operation& operation) {
+  for_each_piece(flat.nbytes(), [&](std::size_t at, std::size_t bytes) {
+    if (rank() == root) copy_bytes(stage_->part(root), bytes_of(flat) + at, bytes);
+    at == 0 ? wait_for_all(operation) : group_->barrier();
+    if (rank() != root) copy_bytes(bytes_of(flat) + at, stage_->part(root), bytes);
     group_->barrier();
+  });
+}
+
+void ShmCollective::gather_flat(const at::Tensor& flat, const std::vector<at::Tensor>& all,
+                                const Operation& operation) {
+  for_each_piece(flat.nbytes(), [&](std::size_t at, std::size_t bytes) {
+    copy_bytes(stage_->part(rank()), bytes_of(flat) + at, bytes);
+    at == 0 ? wait_for_all(operation) : group_->barrier();
     for (int member = 0; member < size(); ++member)
-      std::memcpy(static_cast<std::byte*>(gathered[static_cast<std::size_t>(member)].data_ptr()) + at,
-                  stage_->part(member), bytes);
+      copy_bytes(bytes_of(all[static_cast<std::size_t>(member)]) + at, stage_->part(member), bytes);
     group_->barrier();
-  }
-  return gathered;
+  });
 }
 
 std::unique_ptr<ReduceBuffer> ShmCollective::make_buffer(std::int64_t elements, at::ScalarType type) {

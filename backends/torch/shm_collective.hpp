@@ -14,16 +14,18 @@ public:
 
   int rank() const override { return group_->rank(); }
   int size() const override { return group_->size(); }
-  void all_reduce(at::Tensor& tensor, double scale) override;
-  void broadcast(at::Tensor& tensor, int root) override;
-  std::vector<at::Tensor> all_gather(const at::Tensor& tensor) override;
-  void barrier() override { group_->barrier(); }
   std::unique_ptr<ReduceBuffer> make_buffer(std::int64_t elements, at::ScalarType type) override;
   void abort() noexcept override { group_->abort(); }
 
+protected:
+  void reduce_flat(const at::Tensor& flat, Reduce reduce, double scale, const Operation& operation) override;
+  void broadcast_flat(const at::Tensor& flat, int root, const Operation& operation) override;
+  void gather_flat(const at::Tensor& flat, const std::vector<at::Tensor>& all, const Operation& operation) override;
+  void wait_for_all(const Operation& operation) override;
+
 private:
-  /// Tensors from outside go through this, piece by piece.
   std::shared_ptr<ShmGroup> group_;
+  /// Tensors from outside go through this, piece by piece.
   std::shared_ptr<ShmGroup::Region> stage_;
 };
 

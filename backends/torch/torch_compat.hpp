@@ -20,6 +20,8 @@
 
 namespace troupe::torch_compat {
 
+inline constexpr bool gloo_sums_bfloat16 = TROUPE_TORCH_VERSION >= 206;
+
 inline c10::intrusive_ptr<c10d::ProcessGroup> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                                         int size, const std::string& address,
                                                         std::chrono::milliseconds timeout) {

@@ -9,7 +9,7 @@
 #include <troupe/error.hpp>
 
 #include "backends/shm_group.hpp"
-#include "backends/torch/gloo_group.hpp"
+#include "backends/torch/gloo_collective.hpp"
 #include "backends/torch/shm_collective.hpp"
 #include "runtime/session/session.hpp"
 
@@ -78,7 +78,7 @@ const std::shared_ptr<Collective>& TorchGroup::collective() {
         context_.descriptors));
   } else {
     if (!gloo_) gloo_ = std::make_shared<GlooGroup>(config_, context_);
-    made = make_gloo_collective(gloo_);
+    made = std::make_shared<GlooCollective>(gloo_);
   }
   std::lock_guard lock(mutex_);
   collective_ = std::move(made);

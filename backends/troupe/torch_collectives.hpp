@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations over all workers of the group. Every worker calls the same ones in the same order; all throw GroupLost
-// when a worker is gone. With one worker they give what they were given.
+// Operations over all workers of the group. Every worker calls the same ones in the same order with tensors of the same
+// type and shape; what differs is an error that says who called what. All throw GroupLost when a worker is gone. With
+// one worker they give what they were given.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,15 +12,16 @@
 
 namespace troupe::train::torch {
 
-enum class Reduce { sum, mean };
+enum class Reduce { sum, mean, min, max };
 
-/// The sum or mean over all workers, in place and returned. Every worker gets the same bits.
+/// The sum, mean, smallest or largest over all workers, element by element, in place and returned. Every worker gets
+/// the same bits. Means are of float types; truth values have min (all) and max (any). NaN wins over every number.
 at::Tensor all_reduce(at::Tensor tensor, Reduce reduce = Reduce::sum);
 /// The values of `root`, in place and returned.
 at::Tensor broadcast(at::Tensor tensor, int root = 0);
 /// One tensor a worker, in rank order; all workers pass the same shape and type.
 std::vector<at::Tensor> all_gather(const at::Tensor& tensor);
-/// This worker's piece of the sum; the first dimension is cut into equal pieces.
+/// This worker's piece of the sum; the first dimension is cut into equal pieces, one a worker.
 at::Tensor reduce_scatter(const at::Tensor& tensor);
 /// Returns when all workers have called it.
 void barrier();
