@@ -13,6 +13,7 @@
 #include <cereal/types/unordered_map.hpp>
 #include <cereal/types/utility.hpp>
 #include <cereal/types/vector.hpp>
+#include <cstddef>
 #include <exception>
 #include <sstream>
 #include <streambuf>
@@ -38,6 +39,7 @@ public:
     setg(first, first, first + bytes.size());
   }
   bool at_end() const { return gptr() == egptr(); }
+  std::size_t left() const { return static_cast<std::size_t>(egptr() - gptr()); }
 };
 
 template <CerealSerializable T>

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <troupe/checkpoint.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <ostream>
+#include <vector>
+
+#include "checkpoint/dictionary.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr std::size_t most_keys_shown = 20;
+
+std::string quote(std::string_view text) { return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+std::string list_keys(const Checkpoint& checkpoint) {
+  if (checkpoint.empty()) return "it is empty";
+  std::vector<std::string> keys;
+  for (const auto& [key, item] : checkpoint) {
+    if (keys.size() == most_keys_shown) break;
+    keys.push_back(quote(key));
+  }
+  const auto more = checkpoint.size() - keys.size();
+  return fmt::format("its keys are {}{}", fmt::join(keys, ", "), more > 0 ? fmt::format(" and {} more", more) : "");
+}
+
+[[noreturn]] void refuse_braces(std::string_view why) {
+  throw Error(
+      ErrorCode::invalid_argument,
+      fmt::format("a checkpoint is a dictionary, but {}: write {{{{\"epoch\", 4}}, {{\"model\", tensor}}}}", why));
+}
+
+CheckpointItem in_memory(const CheckpointItem& item) {
+  switch (item.kind()) {
+    case CheckpointItem::Kind::tensor: {
+      const auto tensor = item.as<TensorData>();
+      std::shared_ptr<std::byte[]> copy(new std::byte[tensor.bytes()]);
+      tensor.copy_to(copy.get());
+      const auto* data = copy.get();
+      TensorData result(tensor.dtype(), tensor.shape(), data, std::move(copy));
+      if (const auto& shard = tensor.shard()) result = result.as_shard_of(shard->global_shape, shard->row_offset);
+      return result;
+    }
+    case CheckpointItem::Kind::dictionary:
+      return item.as<Checkpoint>().to_dict();
+    case CheckpointItem::Kind::list: {
+      std::vector<CheckpointItem> elements;
+      for (std::size_t index = 0; index < item.size(); ++index) elements.push_back(in_memory(item.at(index)));
+      return CheckpointItem::of_list(std::move(elements));
+    }
+    default:
+      return item;
+  }
+}
+
+}  // namespace
+
+Checkpoint::Checkpoint(std::initializer_list<detail::CheckpointBrace> braces) {
+  const auto* first = braces.begin();
+  const auto add = [this](const CheckpointItem& key, const CheckpointItem& item) {
+    auto name = key.as<std::string>();
+    if (contains(name)) refuse_braces(fmt::format("the key {} stands there twice", quote(name)));
+    set(std::move(name), item);
+  };
+  if (std::all_of(braces.begin(), braces.end(), [](const auto& brace) { return brace.is_pair(); })) {
+    for (const auto& brace : braces) add(brace.item().at(0), brace.item().at(1));
+  } else if (braces.size() == 1 && first->item().is_dictionary()) {
+    *this = first->item().as<Checkpoint>();  // {checkpoint}, or one pair of braces too many
+  } else if (braces.size() == 2 && first->item().is_string()) {
+    add(first->item(), first[1].item());  // {"epoch", 4}, where something else took the outer braces
+  } else {
+    refuse_braces(fmt::format("the braces hold {}", CheckpointItem(braces).describe()));
+  }
+}
+
+Checkpoint Checkpoint::of_json(const Json& object) {
+  if (object.is_null()) return {};
+  if (!object.is_object()) refuse_braces(fmt::format("this is {}", CheckpointItem::of_json(object).describe()));
+  return CheckpointItem::of_json(object).as<Checkpoint>();
+}
+
+std::size_t Checkpoint::size() const { return entries_ ? entries_->entries().size() : 0; }
+
+const CheckpointItem* Checkpoint::find(std::string_view key) const {
+  if (!entries_) return nullptr;
+  const auto place = entries_->find(key);
+  return place < entries_->entries().size() ? &entries_->entries()[place].second : nullptr;
+}
+
+const CheckpointItem& Checkpoint::operator[](std::string_view key) const {
+  if (const auto* item = find(key)) return *item;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("the checkpoint has no key {}; {}. Save it there, or read it with a default: value({}, "
+                          "default)",
+                          quote(key), list_keys(*this), quote(key)));
+}
+
+void Checkpoint::refuse(std::string_view key, const detail::ItemMismatch& error) const {
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("checkpoint[{}] is {}, which cannot be read as {}: read the type that was saved, or save "
+                          "the one that is read",
+                          quote(key), error.holds, error.wanted));
+}
+
+namespace {
+
+/// The dictionary to change: the one that is there if nobody else has it, else a copy of it.
+detail::Dictionary& own(std::shared_ptr<const detail::Dictionary>& entries) {
+  if (!entries) {
+    entries = std::make_shared<detail::Dictionary>();
+  } else if (entries.use_count() > 1) {
+    entries = std::make_shared<detail::Dictionary>(*entries);
+  } else {
+    std::atomic_thread_fence(std::memory_order_acquire);  // after the reads of whoever shared it last
+  }
+  return const_cast<detail::Dictionary&>(*entries);  // all are made non-const
+}
+
+}  // namespace
+
+void Checkpoint::set(std::string key, CheckpointItem item) { own(entries_).set(std::move(key), std::move(item)); }
+
+bool Checkpoint::erase(std::string_view key) {
+  if (!contains(key)) return false;
+  auto& dictionary = own(entries_);
+  dictionary.erase(dictionary.find(key));
+  return true;
+}
+
+const CheckpointEntry* Checkpoint::begin() const { return entries_ ? entries_->entries().data() : nullptr; }
+
+const CheckpointEntry* Checkpoint::end() const { return entries_ ? begin() + size() : nullptr; }
+
+Json Checkpoint::to_json() const {
+  auto object = Json::object();
+  for (const auto& [key, item] : *this) {
+    try {
+      object.emplace(key, item.to_json());
+    } catch (const detail::ItemMismatch& error) {
+      refuse(key, error);
+    }
+  }
+  return object;
+}
+
+Checkpoint Checkpoint::to_dict() const {
+  Checkpoint result;
+  for (const auto& [key, item] : *this) result.set(key, in_memory(item));
+  return result;
+}
+
+std::size_t Checkpoint::bytes() const {
+  std::size_t sum = sizeof(Checkpoint);
+  for (const auto& [key, item] : *this) sum += sizeof(key) + key.size() + item.bytes();
+  return sum;
+}
+
+bool operator==(const Checkpoint& left, const Checkpoint& right) {
+  if (left.entries_ == right.entries_) return true;
+  return left.size() == right.size() && std::all_of(left.begin(), left.end(), [&](const CheckpointEntry& entry) {
+           const auto* other = right.find(entry.first);
+           return other != nullptr && *other == entry.second;
+         });
+}
+
+std::ostream& operator<<(std::ostream& out, const Checkpoint& checkpoint) {
+  out << '{';
+  const char* separator = "";
+  for (const auto& [key, item] : checkpoint) {
+    out << separator << quote(key) << ':' << item;
+    separator = ",";
+  }
+  return out << '}';
+}
+
+}  // namespace troupe

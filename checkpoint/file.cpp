@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/file.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <utility>
+
+#include "runtime/base/system_error.hpp"
+
+namespace troupe::detail {
+
+File::File(File&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)), path_(std::move(other.path_)) {}
+
+File& File::operator=(File&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+File::~File() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+File File::create(const std::filesystem::path& path, int flags) {
+  const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | flags, 0600);
+  if (descriptor < 0) throw io_error("cannot make the file", path, errno);
+  return {descriptor, path};
+}
+
+File File::open(const std::filesystem::path& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) throw io_error("cannot open the file", path, errno);
+  return {descriptor, path};
+}
+
+std::uint64_t File::size() const {
+  struct stat status{};
+  if (::fstat(descriptor_, &status) != 0) throw io_error("cannot look at the file", path_, errno);
+  if (!S_ISREG(status.st_mode)) throw io_error("cannot read what is not a file:", path_, EINVAL);
+  return static_cast<std::uint64_t>(status.st_size);
+}
+
+void File::write_at(std::uint64_t offset, const void* data, std::size_t size) {
+  const auto* bytes = static_cast<const char*>(data);
+  while (size > 0) {
+    const auto written = ::pwrite(descriptor_, bytes, size, static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) throw io_error("cannot write the file", path_, written < 0 ? errno : ENOSPC);
+    bytes += written;
+    size -= static_cast<std::size_t>(written);
+    offset += static_cast<std::uint64_t>(written);
+  }
+}
+
+void File::read_at(std::uint64_t offset, void* data, std::size_t size) const {
+  auto* bytes = static_cast<char*>(data);
+  while (size > 0) {
+    const auto read = ::pread(descriptor_, bytes, size, static_cast<off_t>(offset));
+    if (read < 0 && errno == EINTR) continue;
+    if (read < 0) throw io_error("cannot read the file", path_, errno);
+    if (read == 0)
+      throw Error(ErrorCode::io, fmt::format("the file {} ends at byte {}, {} bytes too early: it was cut",
+                                             path_.string(), offset, size));
+    bytes += read;
+    size -= static_cast<std::size_t>(read);
+    offset += static_cast<std::uint64_t>(read);
+  }
+}
+
+void File::sync() {
+  if (::fsync(descriptor_) != 0) throw io_error("cannot make the file durable:", path_, errno);
+}
+
+void File::close() {
+  if (::close(std::exchange(descriptor_, -1)) != 0) throw io_error("cannot close the file", path_, errno);
+}
+
+void sync_folder(const std::filesystem::path& folder) {
+  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) throw io_error("cannot open the folder", folder, errno);
+  File file(descriptor, folder);
+  file.sync();
+}
+
+void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) throw io_error("cannot rename to", to, errno);
+  sync_folder(to.parent_path());
+}
+
+void make_folder(const std::filesystem::path& folder) {
+  if (::mkdir(folder.c_str(), 0777) == 0) {
+    sync_folder(folder.has_parent_path() ? folder.parent_path() : ".");
+    return;
+  }
+  if (errno == ENOENT && folder.has_parent_path() && folder.parent_path() != folder) {
+    make_folder(folder.parent_path());
+    make_folder(folder);
+  } else if (errno != EEXIST || !std::filesystem::is_directory(folder)) {
+    throw io_error("cannot make the folder", folder, errno);
+  }
+}
+
+std::string read_whole(const std::filesystem::path& path, std::size_t most) {
+  const auto file = File::open(path);
+  const auto size = file.size();
+  if (size > most)
+    throw Error(ErrorCode::io, fmt::format("the file {} has {} bytes, more than the {} that it may have: it is not "
+                                           "what its name says",
+                                           path.string(), size, most));
+  std::string content(size, '\0');
+  file.read_at(0, content.data(), content.size());
+  return content;
+}
+
+}  // namespace troupe::detail
