@@ -5,4 +5,5 @@
 #include <troupe/torch_collectives.hpp>
 #include <troupe/torch_config.hpp>
 #include <troupe/torch_json.hpp>
+#include <troupe/torch_metrics.hpp>
 #include <troupe/torch_model.hpp>
