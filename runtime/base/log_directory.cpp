@@ -105,9 +105,16 @@ int highest_run(const fs::path& logdir) {
 }  // namespace
 
 fs::path make_logdir(const fs::path& option) {
-  const auto place = place_of(option);
+  if (option.empty()) return make_dated_logdir(option);
+  auto place = place_of(option);
   make_folder(place);
-  return option.empty() ? make_dated_folder(place) : place;
+  return place;
+}
+
+fs::path make_dated_logdir(const fs::path& parent) {
+  const auto place = place_of(parent);
+  make_folder(place);
+  return make_dated_folder(place);
 }
 
 fs::path make_run_dir(const fs::path& logdir) {

@@ -10,6 +10,8 @@ namespace troupe::detail {
 /// folder), a relative one lies in ~/troupe_results, an empty one is ~/troupe_results/train_<date>, with _2, _3 ...
 /// when that exists. Throws io.
 std::filesystem::path make_logdir(const std::filesystem::path& option);
+/// A new folder train_<date> in `parent`, which is understood like the option above. Throws io.
+std::filesystem::path make_dated_logdir(const std::filesystem::path& parent);
 
 /// Makes the folder of the next run, run_001, run_002 ..., one above the highest there, with its logs/. Throws io.
 /// Two callers never get the same one.

@@ -84,16 +84,16 @@ public:
   /// the lowest failing rank is thrown after all have answered.
   template <class F, class... Args>
   auto execute(F function, const Args&... args) const {
-    using Result = detail::CallResult<F>;
-    std::vector<std::future<Result>> pending;
+    using Value = detail::CallResult<F>;
+    std::vector<std::future<Value>> pending;
     pending.reserve(size());
     for (std::size_t rank = 0; rank < size(); ++rank)
       pending.push_back((*this)[static_cast<int>(rank)].submit(function, args...));
     std::exception_ptr first_error;
-    std::vector<std::conditional_t<std::is_void_v<Result>, char, Result>> results;
+    std::vector<std::conditional_t<std::is_void_v<Value>, char, Value>> results;
     for (auto& one : pending) {
       try {
-        if constexpr (std::is_void_v<Result>)
+        if constexpr (std::is_void_v<Value>)
           one.get();
         else
           results.push_back(one.get());
@@ -102,7 +102,7 @@ public:
       }
     }
     if (first_error) std::rethrow_exception(first_error);
-    if constexpr (!std::is_void_v<Result>) return results;
+    if constexpr (!std::is_void_v<Value>) return results;
   }
 
   /// Calls on rank 0.

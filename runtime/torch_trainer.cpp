@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <troupe/torch_trainer.hpp>
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "runtime/base/log.hpp"
+#include "runtime/base/log_directory.hpp"
+#include "runtime/base/settings.hpp"
+
+namespace troupe {
+namespace {
+
+/// Keeps what rank 0 reported last.
+class LastMetrics : public TrainingCallback {
+public:
+  explicit LastMetrics(Json& metrics) : metrics_(metrics) {}
+  void handle_result(const std::vector<Json>& results, const ResultInfo& /*info*/) override {
+    if (!results.empty()) metrics_ = results.front();
+  }
+
+private:
+  Json& metrics_;
+};
+
+std::filesystem::path logdir_of(const RunConfig& config) {
+  const std::filesystem::path name = config.name;
+  if (name.has_parent_path() || name == "." || name == "..")
+    throw Error(ErrorCode::invalid_option,
+                fmt::format("RunConfig.name = \"{}\" is refused: it is the name of one folder; the way to it is "
+                            "RunConfig.storage_path",
+                            config.name));
+  if (!name.empty()) return config.storage_path / name;
+  return config.storage_path.empty() ? std::filesystem::path() : detail::make_dated_logdir(config.storage_path);
+}
+
+TrainerOptions trainer_options(const TorchTrainerOptions& options) {
+  const auto& scaling = options.scaling_config;
+  const int max_failures = options.run_config.failure_config.max_failures;
+  if (max_failures < -1)
+    throw Error(
+        ErrorCode::invalid_option,
+        fmt::format("FailureConfig.max_failures = {} is refused; valid: 0 or more, or -1 for no limit", max_failures));
+  TrainerOptions made{.backend = options.torch_config,
+                      .num_workers = scaling.num_workers,
+                      .use_gpu = scaling.use_gpu,
+                      .resources_per_worker = scaling.resources_per_worker,
+                      .max_retries = max_failures,
+                      .placement = scaling.placement,
+                      .retry_user_errors = max_failures != 0};
+  static_cast<void>(detail::resolve_settings(made));  // refused options leave no folder behind
+  made.logdir = logdir_of(options.run_config);
+  return made;
+}
+
+Fn require_function(Fn function) {
+  if (!function)
+    throw Error(ErrorCode::invalid_option, "TorchTrainer needs a function: troupe::fn<train_func> or a lambda");
+  return function;
+}
+
+/// After a failure, whose error is the one to show.
+void end_workers(Trainer& trainer) {
+  try {
+    trainer.shutdown();
+  } catch (const std::exception& error) {
+    log_error("{}", error.what());
+  }
+}
+
+}  // namespace
+
+TorchTrainer::TorchTrainer(Fn train_loop, TorchTrainerOptions options)
+    : train_loop_(require_function(train_loop)),
+      train_loop_config_(detail::require_object(std::move(options.train_loop_config), "train_loop_config")),
+      callbacks_(std::move(options.run_config.callbacks)),
+      trainer_(trainer_options(options)) {}
+
+void TorchTrainer::run(Result& result) {
+  // First of all: a callback of the user that throws ends the run, and the metrics it threw at are still the last.
+  auto callbacks = callbacks_;
+  callbacks.insert(callbacks.begin(), std::make_shared<LastMetrics>(result.metrics));
+  const auto earlier = trainer_.latest_run_dir();
+  const auto note_path = [&] {
+    if (trainer_.latest_run_dir() != earlier) result.path = trainer_.latest_run_dir();
+  };
+  try {
+    trainer_.start();
+    result.returns = trainer_.run(train_loop_, {.config = train_loop_config_, .callbacks = std::move(callbacks)});
+  } catch (...) {
+    note_path();
+    end_workers(trainer_);
+    throw;
+  }
+  note_path();
+  trainer_.shutdown();
+}
+
+Result TorchTrainer::fit() {
+  Result result;
+  run(result);
+  return result;
+}
+
+Result TorchTrainer::fit(std::nothrow_t) {
+  Result result;
+  try {
+    run(result);
+  } catch (const Interrupted&) {
+    throw;
+  } catch (const Error& error) {
+    result.error = error;
+  }
+  return result;
+}
+
+}  // namespace troupe

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a run is set up and what it gives back, in the names of newer Ray (AIR): what TorchTrainer is made of.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <troupe/callback.hpp>
+#include <troupe/error.hpp>
+#include <troupe/json.hpp>
+#include <troupe/options.hpp>
+
+namespace troupe {
+
+/// How many workers, and what each of them gets.
+struct ScalingConfig {
+  /// 0 runs the function in the caller's thread (local mode).
+  int num_workers = 1;
+  /// One GPU a worker.
+  bool use_gpu = false;
+  /// As TrainerOptions::resources_per_worker.
+  Resources resources_per_worker = {};
+  Placement placement = Placement::process;
+};
+
+/// What is done about failures.
+struct FailureConfig {
+  /// How often the function runs again after a lost worker, and how often after an exception of its own; -1: no limit.
+  int max_failures = 0;
+};
+
+struct RunConfig {
+  /// The folder of the run inside `storage_path`; default train_<date>. Runs of equal names share it, each with a
+  /// run_001, run_002 ... of its own.
+  std::string name = {};
+  /// Absolute, or relative to ~/troupe_results, which is the default.
+  std::string storage_path = {};
+  FailureConfig failure_config = {};
+  std::vector<std::shared_ptr<TrainingCallback>> callbacks = {};
+};
+
+/// What a run has come to.
+struct Result {
+  /// The last metrics that rank 0 reported, with the autofilled ones; `{}` if it reported none.
+  Json metrics = Json::object();
+  /// The run's folder.
+  std::filesystem::path path = {};
+  /// Why the run failed. Filled by fit(std::nothrow) alone: fit() throws it.
+  std::optional<Error> error = {};
+  /// What the function returned, in rank order; empty if the run failed.
+  std::vector<Json> returns = {};
+};
+
+}  // namespace troupe
