@@ -59,8 +59,8 @@ public:
   template <class T>
   std::conditional_t<std::is_convertible_v<T, std::string_view>, std::string, std::decay_t<T>> value(
       std::string_view key, T&& fallback) const {
-    using Result = std::conditional_t<std::is_convertible_v<T, std::string_view>, std::string, std::decay_t<T>>;
-    return contains(key) ? at<Result>(key) : Result(std::forward<T>(fallback));
+    using Value = std::conditional_t<std::is_convertible_v<T, std::string_view>, std::string, std::decay_t<T>>;
+    return contains(key) ? at<Value>(key) : Value(std::forward<T>(fallback));
   }
   /// The packed value under `key` and its version.
   template <class T>
