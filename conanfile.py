@@ -16,11 +16,13 @@ from conan.tools.system.package_manager import Apt
 
 required_conan_version = ">=2.25"
 
-LIBRARIES = ["libcaf-dev", "libfmt-dev", "libspdlog-dev", "nlohmann-json3-dev", "libcereal-dev"]
+LIBRARIES = ["libcaf-dev", "libfmt-dev", "libspdlog-dev", "nlohmann-json3-dev", "libcereal-dev",
+             "libcurl4-openssl-dev", "libssl-dev", "libpugixml-dev"]  # the second line: checkpoints on S3
 DEVELOPMENT = ["libcli11-dev", "doctest-dev"]  # examples, benchmarks, tests
 TORCH = ["libgloo-dev"]  # headers: the wheel holds Gloo itself but not these
 SYSTEM_TORCH = ["libtorch-dev", "libgoogle-glog-dev", "libopenblas0-openmp"]
-REFERENCES = ["caf/1.1.0", "fmt/9.1.0", "spdlog/1.12.0", "nlohmann_json/3.11.3", "cereal/1.3.2"]
+REFERENCES = ["caf/1.1.0", "fmt/9.1.0", "spdlog/1.12.0", "nlohmann_json/3.11.3", "cereal/1.3.2",
+              "libcurl/8.10.1", "openssl/3.2.2", "pugixml/1.14"]
 
 
 class TroupeConan(ConanFile):

@@ -27,6 +27,9 @@ LIBRARIES = {
     "nlohmann": set(ALLOWED),
     "spdlog": {"runtime/base"},
     "cereal": {"checkpoint"},
+    "curl": {"checkpoint"},
+    "openssl": {"checkpoint"},
+    "pugixml.hpp": {"checkpoint"},
     "caf": {"actors", "runtime"},
     "CLI": {"runtime"},
     "torch": {"backends"},
@@ -36,7 +39,8 @@ LIBRARIES = {
     "nccl.h": {"backends"},
 }
 # Includes that a public header must not show, and the headers that may.
-HIDDEN = {"caf": set(), "gloo": set(), "nccl.h": set(), "spdlog": set(), "CLI": set(), "cereal": {"cereal.hpp"}}
+HIDDEN = {"caf": set(), "gloo": set(), "nccl.h": set(), "spdlog": set(), "CLI": set(), "cereal": {"cereal.hpp"},
+          "curl": set(), "openssl": set(), "pugixml.hpp": set()}
 TORCH = {"torch", "ATen", "c10"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
