@@ -92,8 +92,26 @@ Session::Session(RankInfo ranks, std::shared_ptr<ReportChannel> channel, bool de
     : ranks_(ranks), channel_(std::move(channel)), detailed_metrics_(detailed_metrics) {}
 
 void Session::stop() {
-  stop_.store(true, std::memory_order_relaxed);
+  {
+    std::lock_guard lock(stop_mutex_);
+    stop_.store(true, std::memory_order_relaxed);
+  }
+  stopped_.notify_all();
   if (channel_) channel_->stop();
+}
+
+void Session::wait_for_stop() {
+  std::unique_lock lock(stop_mutex_);
+  stopped_.wait(lock, [this] { return should_stop(); });
+}
+
+bool Session::wait_for_stop(std::chrono::milliseconds timeout) {
+  // A day at a time: the end of a longer wait may lie beyond what the clock can tell.
+  constexpr std::chrono::milliseconds day = std::chrono::hours(24);
+  std::unique_lock lock(stop_mutex_);
+  for (; timeout > day; timeout -= day)
+    if (stopped_.wait_for(lock, day, [this] { return should_stop(); })) return true;
+  return stopped_.wait_for(lock, timeout, [this] { return should_stop(); });
 }
 
 void Session::report(const Json& metrics) {

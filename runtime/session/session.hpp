@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -58,6 +59,8 @@ public:
 
   const RankInfo& ranks() const { return ranks_; }
   bool should_stop() const { return stop_.load(std::memory_order_relaxed); }
+  void wait_for_stop();
+  bool wait_for_stop(std::chrono::milliseconds timeout);
   /// Makes should_stop() true and every report() throw Stopped.
   void stop();
   void report(const Json& metrics);
@@ -79,7 +82,9 @@ private:
   std::shared_ptr<RankData> data_ = std::make_shared<RankData>();
   const std::shared_ptr<ReportChannel> channel_;
   const bool detailed_metrics_ = false;
-  std::atomic<bool> stop_{false};
+  std::atomic<bool> stop_{false};  // written under the mutex: no waiter may miss it
+  std::mutex stop_mutex_;
+  std::condition_variable stopped_;
 
   // Guarded by the channel's lock.
   std::int64_t iteration_ = 0;

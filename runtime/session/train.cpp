@@ -18,6 +18,10 @@ int world_size() { return Session::require("train::world_size()")->ranks().world
 int local_world_size() { return Session::require("train::local_world_size()")->ranks().local_world_size; }
 bool in_worker() { return Session::current() != nullptr; }
 bool should_stop() { return Session::require("train::should_stop()")->should_stop(); }
+void wait_for_stop() { Session::require("train::wait_for_stop()")->wait_for_stop(); }
+bool wait_for_stop(std::chrono::milliseconds timeout) {
+  return Session::require("train::wait_for_stop()")->wait_for_stop(timeout);
+}
 
 Context context() { return Context(Session::require("train::context()")); }
 

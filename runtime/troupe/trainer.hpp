@@ -29,7 +29,6 @@ class TrainerImpl;
 struct ObjectSpec {
   FunctionId make;
   std::string arguments;
-  std::string type_name;
 };
 }  // namespace detail
 
@@ -59,7 +58,7 @@ public:
     using Make = detail::MakeObject<Cls, std::decay_t<Args>...>;
     static_cast<void>(&detail::Registered<Make, detail::EntryKind::make>::done);
     start_object({detail::identify(reinterpret_cast<detail::AnyEntry>(&Make::call)),
-                  detail::encode_all(static_cast<const std::decay_t<Args>&>(args)...), __PRETTY_FUNCTION__});
+                  detail::encode_all(static_cast<const std::decay_t<Args>&>(args)...)});
   }
 
   /// start<Cls>(args...) with the handle to its workers.

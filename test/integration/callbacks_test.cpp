@@ -170,7 +170,7 @@ DOCTEST_TEST_CASE("a function that only asks should_stop is stopped") {
     const auto results = trainer->run(
         [] {
           train::report({{"x", 1}});
-          while (!train::should_stop()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          train::wait_for_stop();
           return "stopped";
         },
         {.callbacks = {callback}});

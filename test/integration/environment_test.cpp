@@ -111,7 +111,7 @@ DOCTEST_TEST_CASE("no process of the tree listens anywhere") {
   TestTrainer trainer({.num_workers = 3});
   auto iterator = trainer->run_iterator([] {
     train::report({{"x", 1}});
-    while (!train::should_stop()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    train::wait_for_stop();
   });
   iterator.begin();
   DOCTEST_CHECK(process_tree(::getpid()).size() == 5);

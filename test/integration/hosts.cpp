@@ -26,7 +26,7 @@ void report_until_stopped() {
 /// Sees the stop, says so, and goes on.
 void ignore_stop() {
   train::report({{"x", 1}});
-  while (!train::should_stop()) std::this_thread::sleep_for(milliseconds(1));
+  train::wait_for_stop();
   std::cout << "stopping" << std::endl;
   for (;;) ::pause();
 }

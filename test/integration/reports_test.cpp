@@ -173,7 +173,7 @@ DOCTEST_TEST_CASE("a rank that waits too long for the reports of others is an er
       trainer->run([] {
         if (train::world_rank() == 0)
           for (;;) train::report({{"x", 1}});
-        while (!train::should_stop()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        train::wait_for_stop();
       });
     });
     DOCTEST_CHECK(error.code == ErrorCode::unequal_reports);

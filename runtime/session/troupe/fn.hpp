@@ -18,11 +18,10 @@ namespace detail {
 /// The only things a worker ever calls: a train function, a constructor of a stateful object, a call on one.
 using TrainEntry = Json (*)(const Config& config);
 using MakeEntry = void* (*)(std::string_view arguments);
-using DropEntry = void (*)(void* object);
 using CallEntry = std::string (*)(void* object, std::string_view arguments);
 using AnyEntry = void (*)();
 
-enum class EntryKind : std::uint8_t { train = 0, make = 1, drop = 2, call = 3 };
+enum class EntryKind : std::uint8_t { train, make, call };
 
 /// What travels instead of code.
 struct FunctionId {
@@ -57,9 +56,6 @@ decltype(auto) apply_config(F&& function, const Config& config) {
   if constexpr (std::is_invocable_v<F>) {
     return std::forward<F>(function)();
   } else {
-    static_assert(std::is_invocable_v<F, const Config&>,
-                  "troupe: a train function takes no argument or one `const troupe::Config&`; "
-                  "put further values into the run's config");
     return std::forward<F>(function)(config);
   }
 }

@@ -3,6 +3,7 @@
 // threads bound with a ContextGuard and, in process placement, on every thread of the worker.
 #pragma once
 
+#include <chrono>
 #include <memory>
 
 #include <troupe/json.hpp>
@@ -30,6 +31,9 @@ int local_world_size();
 bool in_worker();
 /// True once the run is being stopped: return soon.
 bool should_stop();
+/// Waits until the run is being stopped, without end or for this long at most; true when it is.
+void wait_for_stop();
+bool wait_for_stop(std::chrono::milliseconds timeout);
 
 /// The rank this thread works for, as a value that can be handed to other threads.
 class Context {

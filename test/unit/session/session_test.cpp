@@ -137,6 +137,7 @@ DOCTEST_TEST_CASE("train functions outside a worker give a clear error") {
     DOCTEST_CHECK(code_of([&] { function(); }) == ErrorCode::not_in_worker);
   DOCTEST_CHECK(code_of([] { train::report({{"a", 1}}); }) == ErrorCode::not_in_worker);
   DOCTEST_CHECK(code_of([] { train::should_stop(); }) == ErrorCode::not_in_worker);
+  DOCTEST_CHECK(code_of([] { train::wait_for_stop(); }) == ErrorCode::not_in_worker);
   DOCTEST_CHECK(code_of([] { train::context(); }) == ErrorCode::not_in_worker);
 }
 
@@ -166,6 +167,23 @@ DOCTEST_TEST_CASE("a stopped session unwinds at the next report") {
   fixture.session->stop();
   DOCTEST_CHECK(fixture.session->should_stop());
   DOCTEST_CHECK_THROWS_AS(fixture.session->report({{"a", 1}}), troupe::Stopped);
+}
+
+DOCTEST_TEST_CASE("a stop ends the waits for it, and no wait is longer than asked") {
+  Fixture fixture;
+  DOCTEST_CHECK_FALSE(fixture.session->wait_for_stop(std::chrono::milliseconds(0)));
+  DOCTEST_CHECK_FALSE(fixture.session->wait_for_stop(std::chrono::milliseconds(-1)));
+  bool stopped = false;
+  std::thread waiting([&] {
+    train::ContextGuard guard{train::Context(fixture.session)};
+    train::wait_for_stop();
+    stopped = train::wait_for_stop(std::chrono::milliseconds::max()) && train::wait_for_stop(std::chrono::seconds(0));
+  });
+  std::thread also_waiting([&] { fixture.session->wait_for_stop(std::chrono::milliseconds::max()); });
+  fixture.session->stop();
+  waiting.join();
+  also_waiting.join();
+  DOCTEST_CHECK(stopped);
 }
 
 DOCTEST_TEST_CASE("a rank outside a run knows itself but cannot report") {
