@@ -58,10 +58,28 @@ public:
     std::lock_guard lock(mutex_);
     return rows_;
   }
+  /// The rank begins an attempt.
+  void set_running(int rank) {
+    std::lock_guard lock(mutex_);
+    auto& row = rows_.at(static_cast<std::size_t>(rank));
+    row.state = "running";
+    ran_.at(static_cast<std::size_t>(rank)) = row;
+  }
+  /// The workers of the latest attempt; what became of them since is not told.
+  std::vector<Row> ran() const {
+    std::lock_guard lock(mutex_);
+    return ran_;
+  }
+  /// A run begins with the workers that are there.
+  std::vector<Row> begin_run() {
+    std::lock_guard lock(mutex_);
+    return ran_ = rows_;
+  }
 
 private:
   mutable std::mutex mutex_;
   std::vector<Row> rows_;
+  std::vector<Row> ran_;
 };
 
 /// One call on a worker, on its way to it.

@@ -179,7 +179,7 @@ private:
     request.window_reports = window_.reports;
     request.window_bytes = window_.bytes;
     compat::tell(self_, rank.handle, std::move(request));
-    view_->set_state(action.rank, "running");
+    view_->set_running(action.rank);
   }
 
   void act(const engine::SendHalt& action) {
@@ -275,6 +275,7 @@ private:
     if (!rank) return;
     const int index = index_of(rank);
     view_->set_state(index, "ready");
+    machine_->came_back(index);
     if (done.failed == 0) return perform(machine_->formed(index, done.epoch, Clock::now()));
     perform(machine_->form_failed(index, done.epoch,
                                   fatal(static_cast<ErrorCode>(done.code), index,
@@ -330,8 +331,12 @@ private:
     rounds_.emplace(
         run_, begin.attempt, generation_,
         engine::RoundAligner::Limits{settings.world_size, window_.reports, window_.bytes, settings.report_deadline});
-    for (auto& rank : ranks_)
-      if (in_processes_ && rank.token != 0) node::Node::instance().set_log_file(rank.token, log_file(index_of(&rank)));
+    for (auto& rank : ranks_) {
+      if (!in_processes_ || rank.token == 0) continue;
+      node::Node::instance().set_log_file(rank.token, log_file(index_of(&rank)));
+      // Not those of a worker that is being set up: they belong to this attempt.
+      if (rank.is_set_up) node::Node::instance().forget_last_lines(rank.token);
+    }
     perform(machine_->begin_attempt(Clock::now()));
   }
 
@@ -364,8 +369,9 @@ private:
     auto* rank = find(done.token);
     if (!rank) return;
     auto payload = rank->inbox.take(done.payload);
-    if (!run_ || done.generation != generation_) return;
     const int index = index_of(rank);
+    machine_->came_back(index);
+    if (!run_ || done.generation != generation_) return;
     const auto end = static_cast<engine::RankEnd>(done.end);
     std::optional<Failure> failure;
     if (end == engine::RankEnd::threw)

@@ -47,7 +47,6 @@ const char* status_name(engine::RunStatus status) {
 RunFile::RunFile(std::filesystem::path directory, const detail::Settings& settings, const detail::RunSpec& run,
                  Json config, const std::vector<local::GroupView::Row>& workers, StartTimings timings)
     : path_(std::move(directory) / "run.json") {
-  const auto host = detail::host_name();
   content_["versions"] = {{"troupe", TROUPE_VERSION}, {"caf", caf_version()}, {"compiler", __VERSION__}};
   content_["build"] = detail::build_id();
   content_["function"] = run.function_name;
@@ -57,19 +56,27 @@ RunFile::RunFile(std::filesystem::path directory, const detail::Settings& settin
   content_["backend"] = settings.backend.name;
   content_["backend_options"] = settings.backend.options;
   content_["resources_per_worker"] = settings.resources;
-  content_["driver"] = {{"host", host}, {"pid", ::getpid()}};
-  content_["ranks"] = Json::array();
-  for (std::size_t rank = 0; rank < workers.size(); ++rank)
-    content_["ranks"].push_back(
-        {{"rank", rank}, {"host", host}, {"pid", workers[rank].pid}, {"start_ms", workers[rank].started_ms}});
+  content_["driver"] = {{"host", detail::host_name()}, {"pid", ::getpid()}};
+  set_ranks(workers);
   content_["timings"] = {{"actor_system_ms", timings.actor_system_ms}, {"workers_ms", timings.workers_ms}};
   content_["started"] = now_text();
   content_["outcome"] = {{"status", "running"}};
   write();
 }
 
-void RunFile::finish(const detail::RunResult& result) {
+void RunFile::set_ranks(const std::vector<local::GroupView::Row>& workers) {
+  auto ranks = Json::array();
+  for (std::size_t rank = 0; rank < workers.size(); ++rank)
+    ranks.push_back({{"rank", rank},
+                     {"host", detail::host_name()},
+                     {"pid", workers[rank].pid},
+                     {"start_ms", workers[rank].started_ms}});
+  content_["ranks"] = std::move(ranks);
+}
+
+void RunFile::finish(const detail::RunResult& result, const std::vector<local::GroupView::Row>& workers) {
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begun_;
+  set_ranks(workers);
   content_["ended"] = now_text();
   content_["timings"]["run_ms"] = took.count();
   Json outcome{{"status", status_name(result.outcome.status)}, {"attempts", result.outcome.attempts}};

@@ -25,10 +25,11 @@ class RunFile {
 public:
   RunFile(std::filesystem::path directory, const detail::Settings& settings, const detail::RunSpec& run, Json config,
           const std::vector<local::GroupView::Row>& workers, StartTimings timings);
-  /// Writes the outcome. `workers`: as they are at the end.
-  void finish(const detail::RunResult& result);
+  /// Writes the outcome. `workers`: those of the last attempt.
+  void finish(const detail::RunResult& result, const std::vector<local::GroupView::Row>& workers);
 
 private:
+  void set_ranks(const std::vector<local::GroupView::Row>& workers);
   void write() const;
 
   std::filesystem::path path_;

@@ -37,6 +37,8 @@ Settings checked_settings(const TrainerOptions& options) {
   return settings;
 }
 
+std::vector<local::GroupView::Row> local_rows() { return {{::getpid(), "local", 0}}; }
+
 class ActorRunControl : public RunControl {
 public:
   ActorRunControl(TrainerActor trainer, const std::shared_ptr<Run>& run) : trainer_(std::move(trainer)), run_(run) {}
@@ -223,9 +225,11 @@ std::shared_ptr<Run> TrainerImpl::prepare_run(const Fn& function, RunOptions& op
     throw Error(ErrorCode::invalid_state,
                 "a run of this trainer is active already: let it end, or use a second Trainer beside it");
   latest_run_dir_ = spec.directory = make_run_dir(logdir_);
-  const auto rows = group.view ? group.view->rows() : std::vector<local::GroupView::Row>{{::getpid(), "local", 0}};
+  const auto rows = group.view ? group.view->begin_run() : local_rows();
   auto file = std::make_shared<RunFile>(spec.directory, settings_, spec, options.config, rows, group.timings);
-  spec.on_end = [file](const RunResult& result) { file->finish(result); };
+  spec.on_end = [file, view = group.view](const RunResult& result) {
+    file->finish(result, view ? view->ran() : local_rows());
+  };
   auto run = std::make_shared<Run>(std::move(spec));
   active_run_ = run;
   run->while_active = stop_on_interrupt(run);
@@ -287,7 +291,7 @@ bool TrainerImpl::started() const { return group() != nullptr; }
 std::vector<local::GroupView::Row> TrainerImpl::worker_rows() const {
   const auto current = group();
   if (!current) return {};
-  if (current->local) return {{::getpid(), "local", 0}};
+  if (current->local) return local_rows();
   return current->view->rows();
 }
 

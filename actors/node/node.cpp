@@ -51,6 +51,7 @@ pid_t Node::pid_of(Token token) { return impl_->pid_of(token); }
 void Node::set_log_file(Token token, const std::filesystem::path& log_file) { impl_->set_log_file(token, log_file); }
 void Node::drain(Token token, std::function<void()> done) { impl_->drain(token, std::move(done)); }
 std::vector<std::string> Node::last_lines(Token token) { return impl_->last_lines(token); }
+void Node::forget_last_lines(Token token) { impl_->forget_last_lines(token); }
 pid_t Node::fork_server_pid() { return impl_->fork_server_pid(); }
 
 }  // namespace troupe::node

@@ -70,6 +70,8 @@ public:
   void drain(Token token, std::function<void()> done);
   /// The last lines the worker wrote, oldest first (at most 20); kept for a while after its end.
   std::vector<std::string> last_lines(Token token);
+  /// last_lines() begins anew: what the worker wrote before this call is of no interest any more.
+  void forget_last_lines(Token token);
   /// -1 while there is none.
   pid_t fork_server_pid();
 

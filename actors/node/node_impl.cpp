@@ -139,6 +139,14 @@ std::vector<std::string> Node::Impl::last_lines(Token token) {
   return dead == dead_.end() ? std::vector<std::string>{} : dead->last_lines;
 }
 
+void Node::Impl::forget_last_lines(Token token) {
+  Lock lock(mutex_);
+  if (const auto found = workers_.find(token); found != workers_.end() && found->second.pid >= 0) {
+    found->second.output.read_pending(printer_);
+    found->second.output.forget_last_lines();
+  }
+}
+
 pid_t Node::Impl::fork_server_pid() {
   Lock lock(mutex_);
   return server_.pid;

@@ -40,6 +40,7 @@ public:
   void set_log_file(Token token, const std::filesystem::path& log_file);
   void drain(Token token, std::function<void()> done);
   std::vector<std::string> last_lines(Token token);
+  void forget_last_lines(Token token);
   pid_t fork_server_pid();
 
   /// The program exits: no more callbacks, the fork server ends (and the workers with it), the printer gets a moment.

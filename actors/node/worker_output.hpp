@@ -47,6 +47,7 @@ public:
   void end_partial_lines(LogPrinter& printer);
 
   std::vector<std::string> last_lines() const { return {last_lines_.begin(), last_lines_.end()}; }
+  void forget_last_lines() { last_lines_.clear(); }
 
 private:
   struct Source {

@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <csignal>
 #include <cstdio>
@@ -37,6 +38,13 @@ void arrange_descriptors(const std::vector<UniqueFd>& fds) {
   ::close_range(descriptors_fd + 1, ~0U, 0);
 }
 
+/// Where dumps go through a pipe to a program, Linux ignores the limit, but for this value.
+rlim_t core_limit() {
+  char first = 0;
+  const UniqueFd pattern(::open("/proc/sys/kernel/core_pattern", O_RDONLY | O_CLOEXEC));
+  return ::read(pattern.get(), &first, 1) == 1 && first == '|' ? 1 : 0;
+}
+
 /// A core dump of a big process takes seconds, and its death is seen only after that.
 void refuse_core_dumps() {
   const char* wanted = std::getenv("TROUPE_CORE_DUMPS");
@@ -45,7 +53,7 @@ void refuse_core_dumps() {
   }
   rlimit limit{};
   ::getrlimit(RLIMIT_CORE, &limit);
-  limit.rlim_cur = 0;
+  limit.rlim_cur = std::min(core_limit(), limit.rlim_max);
   ::setrlimit(RLIMIT_CORE, &limit);
 }
 

@@ -8,7 +8,7 @@
 namespace troupe::engine {
 
 bool RestartWindow::allow(Time now) {
-  while (!history_.empty() && now - history_.front() >= window_) history_.pop_front();
+  std::erase_if(history_, [&](Time restart) { return now - restart >= window_; });
   if (static_cast<int>(history_.size()) >= restarts_) return false;
   history_.push_back(now);
   return true;

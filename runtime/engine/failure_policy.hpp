@@ -2,8 +2,8 @@
 // Decides, as data, whether a failed attempt is followed by another one.
 #pragma once
 
-#include <deque>
 #include <string>
+#include <vector>
 
 #include "runtime/engine/failure.hpp"
 
@@ -36,7 +36,7 @@ public:
 private:
   int restarts_;
   Duration window_;
-  std::deque<Time> history_;
+  std::vector<Time> history_;  // oldest first
 };
 
 class FailurePolicy {

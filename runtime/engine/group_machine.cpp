@@ -8,7 +8,10 @@
 
 namespace troupe::engine {
 
-GroupMachine::GroupMachine(GroupLimits limits) : limits_(limits), slots_(static_cast<std::size_t>(limits.world_size)) {}
+GroupMachine::GroupMachine(GroupLimits limits)
+    : limits_(limits),
+      slots_(static_cast<std::size_t>(limits.world_size)),
+      idle_restarts_(slots_.size(), RestartWindow(5, std::chrono::seconds(60))) {}
 
 bool GroupMachine::all(State state) const {
   return std::all_of(slots_.begin(), slots_.end(), [state](const Slot& s) { return s.state == state; });
@@ -283,7 +286,7 @@ GroupActions GroupMachine::lost(int rank, const std::string& cause, std::vector<
     return actions;
   }
   // An idle worker (or one that has returned its result) is replaced quietly; a crash loop waits for the next run.
-  if (idle_restarts_.allow(now)) launch(rank, now, actions);
+  if (idle_restarts_.at(static_cast<std::size_t>(rank)).allow(now)) launch(rank, now, actions);
   return actions;
 }
 
@@ -298,6 +301,12 @@ void GroupMachine::lost_while_starting(int rank, const std::string& cause, std::
        std::move(lines)},
       actions);
   s.start_failures = 0;
+}
+
+void GroupMachine::came_back(int rank) {
+  if (slot(rank).state != State::stuck) return;
+  slot(rank).state = State::ready;
+  epoch_ += 1;  // it may have been forming a group that nobody waits for any more
 }
 
 GroupActions GroupMachine::frozen(int rank, bool is_frozen) {
@@ -325,7 +334,8 @@ GroupActions GroupMachine::leave(Duration patience, Time now) {
   kill_deadline_ = now + patience;
   for (int rank = 0; rank < limits_.world_size; ++rank) {
     auto& s = slot(rank);
-    if (s.state == State::absent || s.state == State::stuck) continue;
+    if (s.state == State::absent) continue;
+    if (s.state == State::stuck) s.state = State::running;  // one more chance: it may have ended, or end soon
     if (s.registered && !s.frozen)
       actions.push_back(SendLeave{rank});
     else if (limits_.can_kill)

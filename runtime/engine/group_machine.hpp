@@ -97,6 +97,8 @@ public:
   GroupActions disconnected(int rank, Time now);
   /// The worker is gone. `cause`: "killed by SIGKILL (out of memory?)".
   GroupActions lost(int rank, const std::string& cause, std::vector<std::string> log_lines, Time now);
+  /// A thread rank that was given up as stuck has ended what it did after all.
+  void came_back(int rank);
   /// SIGSTOP and SIGCONT.
   GroupActions frozen(int rank, bool is_frozen);
 
@@ -140,7 +142,7 @@ private:
 
   GroupLimits limits_;
   std::vector<Slot> slots_;
-  RestartWindow idle_restarts_{5, std::chrono::seconds(60)};
+  std::vector<RestartWindow> idle_restarts_;  // by rank: all may die at once, with the fork server
   bool start_pending_ = false;
   // A group is usable in the epoch it was formed in. Every new worker, and every halt (it aborts collectives), begins a
   // new one.

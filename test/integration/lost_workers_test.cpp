@@ -9,6 +9,8 @@
 #include <iostream>
 #include <thread>
 
+#include <fmt/format.h>
+
 #include "actors/node/node.hpp"
 #include "test/integration/support.hpp"
 
@@ -28,7 +30,7 @@ Json die_once(const Config& config) {
 /// Every attempt leaves a line.
 Json die_always(const Config& config) {
   if (train::world_rank() != 1) {
-    while (!train::should_stop()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    train::wait_for_stop();
     return nullptr;
   }
   std::ofstream(folder_of(config) / "attempts", std::ios::app) << "x";
@@ -80,6 +82,8 @@ DOCTEST_TEST_CASE("a lost worker costs one retry") {
   DOCTEST_CHECK(after[1] != pids[1]);
   const auto story = Json::parse(read_file(trainer->latest_run_dir() / "run.json"));
   DOCTEST_CHECK(story["outcome"].dump() == R"({"status":"succeeded","attempts":2})");
+  DOCTEST_REQUIRE(story["ranks"].size() == 3);
+  for (std::size_t i = 0; i < 3; ++i) DOCTEST_CHECK(story["ranks"][i]["pid"] == after[i]);
 }
 
 DOCTEST_TEST_CASE("an iterator goes on after a lost worker") {
@@ -107,6 +111,42 @@ DOCTEST_TEST_CASE("without retries the error shows rank and signal and last outp
   DOCTEST_CHECK(recorder->finishes == std::vector<bool>{true});
   DOCTEST_CHECK(read_file(trainer.folder() / "attempts") == "x");
   DOCTEST_CHECK(Json(trainer->run(fn<rank>)).dump() == "[0,1]");
+}
+
+DOCTEST_TEST_CASE("the last output in an error is that of the attempt that failed") {
+  TestTrainer trainer({.num_workers = 2, .max_retries = 1, .retry_user_errors = true});
+  const auto say = [](const Config& config) {
+    if (train::world_rank() != 1) return;
+    const bool first = is_first(folder_of(config), "attempt_of_" + config["word"].get<std::string>());
+    std::cout << config["word"].get<std::string>() << (first ? " one" : " two") << std::endl;
+    if (config["throws"].get<bool>()) throw std::runtime_error("the end");
+  };
+  const auto config = [&](const char* word, bool throws) {
+    return RunOptions{.config = {{"folder", trainer.folder()}, {"word", word}, {"throws", throws}}};
+  };
+  trainer->run(say, config("earlier", false));
+  const auto error = error_of([&] { trainer->run(say, config("now", true)); });
+  DOCTEST_CHECK(error.says("now two"));
+  DOCTEST_CHECK_FALSE(error.says("now one"));
+  DOCTEST_CHECK_FALSE(error.says("earlier"));
+}
+
+DOCTEST_TEST_CASE("run.json shows the workers of the attempt that failed") {
+  TestTrainer trainer({.num_workers = 2, .max_retries = 1});
+  trainer->start();
+  error_of([&] {
+    trainer->run(
+        [](const Config& config) {
+          std::ofstream(folder_of(config) / fmt::format("pid_{}", train::world_rank())) << ::getpid();
+          if (train::world_rank() == 1) ::raise(SIGKILL);
+          train::wait_for_stop();
+        },
+        {.config = {{"folder", trainer.folder()}}});
+  });
+  const auto story = Json::parse(read_file(trainer->latest_run_dir() / "run.json"));
+  DOCTEST_CHECK(story["outcome"]["attempts"] == 2);
+  for (int i : {0, 1})
+    DOCTEST_CHECK(story["ranks"][i]["pid"].dump() == read_file(trainer.folder() / fmt::format("pid_{}", i)));
 }
 
 DOCTEST_TEST_CASE("N retries are N restarts") {
@@ -203,6 +243,26 @@ DOCTEST_TEST_CASE("the death of an idle worker is no failure of the next run") {
   DOCTEST_CHECK(watch.ends_within(patience));
   DOCTEST_CHECK(Json(trainer->run(fn<rank>)).dump() == "[0,1]");
   DOCTEST_CHECK(trainer->worker_pids()[1] != victim);
+}
+
+DOCTEST_TEST_CASE("idle workers that die with the fork server are replaced before the next run") {
+  TestTrainer trainer({.num_workers = 8});
+  trainer->start();
+  std::vector<ProcessWatch> workers;
+  for (auto pid : trainer->worker_pids()) workers.emplace_back(pid);
+  ::kill(node::Node::instance().fork_server_pid(), SIGKILL);
+  for (const auto& worker : workers) DOCTEST_REQUIRE(worker.ends_within(patience));
+  // A call fails until the loss is known, and waits for the replacement afterwards.
+  std::vector<int> ranks;
+  for (const auto end = std::chrono::steady_clock::now() + patience;
+       ranks.empty() && std::chrono::steady_clock::now() < end;) {
+    try {
+      ranks = trainer->execute([] { return train::world_rank(); });
+    } catch (const Error& error) {
+      DOCTEST_REQUIRE(error.code() == ErrorCode::worker_lost);
+    }
+  }
+  DOCTEST_CHECK(ranks == std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7});
 }
 
 DOCTEST_TEST_CASE("the loss of the fork server is recovered in a run and between runs") {

@@ -158,6 +158,15 @@ DOCTEST_TEST_CASE("a thread rank that does not stop is an error that names it") 
   DOCTEST_CHECK(Json(trainer->run(fn<rank>)).dump() == "[0,1,2]");  // started anew
 }
 
+DOCTEST_TEST_CASE("a thread rank that ended after its deadline is not named at shutdown") {
+  TestTrainer trainer({.num_workers = 2, .placement = Placement::thread, .shutdown_deadline = std::chrono::seconds(1)});
+  auto callback = std::make_shared<FunctionCallback>();
+  callback->on_result = [](const auto&, const ResultInfo& info) { info.stop(); };
+  DOCTEST_CHECK(error_of([&] { trainer->run(fn<stick>, {.callbacks = {callback}}); }).code == ErrorCode::deadline);
+  free_stuck_threads();
+  DOCTEST_CHECK_NOTHROW(trainer->shutdown());
+}
+
 DOCTEST_TEST_CASE("shutdown names a thread rank that is stuck in a run") {
   TestTrainer trainer({.num_workers = 2, .placement = Placement::thread, .shutdown_deadline = milliseconds(100)});
   auto iterator = trainer->run_iterator(fn<stick>);

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "actors/node/node.hpp"
+#include "test/node/lines.hpp"
 
 namespace troupe::test {
 
@@ -117,6 +118,17 @@ int without_init() {
   return 7;
 }
 
+/// What a worker says of its surroundings.
+int say_surroundings() {
+  std::promise<ProcessEvent> first;
+  const auto worker = launch(first);
+  std::string answer;
+  if (write_line(worker.stream, "surroundings") && read_line(worker.stream, answer)) {
+    say(answer);
+  }
+  return 7;
+}
+
 /// A fork server that cannot serve is told by an event or by an Error, whichever comes first.
 int say_why_not() {
   try {
@@ -141,6 +153,7 @@ int play_host(std::string_view name) {
       {"wait_for_ever", wait_for_ever},
       {"without_worker", without_worker},
       {"without_init", without_init},
+      {"say_surroundings", say_surroundings},
       {"say_why_not", say_why_not},
   };
   return hosts.at(name)();

@@ -21,6 +21,12 @@ namespace troupe::test {
 
 using node::Node;
 
+namespace {
+
+bool dumps_are_piped() { return read_file("/proc/sys/kernel/core_pattern").starts_with("|"); }
+
+}  // namespace
+
 DOCTEST_TEST_CASE("every end of a worker is told exactly") {
   struct Case {
     std::string command;
@@ -62,9 +68,27 @@ DOCTEST_TEST_CASE("a worker is forked with its token, and ends with the last eve
 
 DOCTEST_TEST_CASE("a worker has clean surroundings") {
   TestWorker worker;
-  DOCTEST_CHECK(worker.ask("surroundings") ==
-                "fds=0,1,2,3,4 stdin=/dev/null name=troupe-worker core=0 masked=none sigpipe=ignored sigterm=default");
+  DOCTEST_CHECK(worker.ask("surroundings") == fmt::format("fds=0,1,2,3,4 stdin=/dev/null name=troupe-worker core={} "
+                                                          "masked=none sigpipe=ignored sigterm=default",
+                                                          dumps_are_piped() ? 1 : 0));
   DOCTEST_CHECK(::getsid(worker.pid()) == Node::instance().fork_server_pid());
+}
+
+DOCTEST_TEST_CASE("a worker dumps core only if asked to") {
+  rlimit before{};
+  ::getrlimit(RLIMIT_CORE, &before);
+  const rlimit some{std::min<rlim_t>(before.rlim_max, 12345), before.rlim_max};
+  const auto core_of_worker = [&](std::vector<std::string> environment) {
+    ::setrlimit(RLIMIT_CORE, &some);
+    Program program({"--host=say_surroundings"}, std::move(environment));
+    ::setrlimit(RLIMIT_CORE, &before);
+    const auto text = program.read_all();
+    const auto begin = text.find("core=");
+    return text.substr(begin, text.find(' ', begin) - begin);
+  };
+  DOCTEST_CHECK(core_of_worker({}) == fmt::format("core={}", dumps_are_piped() ? 1 : 0));
+  DOCTEST_CHECK(core_of_worker({"TROUPE_CORE_DUMPS=0"}) == fmt::format("core={}", dumps_are_piped() ? 1 : 0));
+  DOCTEST_CHECK(core_of_worker({"TROUPE_CORE_DUMPS=1"}) == fmt::format("core={}", some.rlim_cur));
 }
 
 DOCTEST_TEST_CASE("a worker has no Node of its own") {
@@ -135,6 +159,18 @@ DOCTEST_TEST_CASE("the last lines are known when the end is told") {
   DOCTEST_CHECK(lines.front() == "line 12");
   DOCTEST_CHECK(lines.back() == "last words");
   drain(worker.token());  // also of one that is gone
+}
+
+DOCTEST_TEST_CASE("last lines can begin anew") {
+  TestWorker worker;
+  worker.pid();  // nothing is read before the Node knows of the fork
+  worker.ask("print old");
+  worker.ask("partial no end");
+  Node::instance().forget_last_lines(worker.token());
+  worker.ask("print , and new");
+  worker.ask("print newer");
+  drain(worker.token());
+  DOCTEST_CHECK(Node::instance().last_lines(worker.token()) == std::vector<std::string>{"no end, and new", "newer"});
 }
 
 DOCTEST_TEST_CASE("an uncaught exception leaves its text in the last lines") {

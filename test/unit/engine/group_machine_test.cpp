@@ -27,11 +27,12 @@ using Ranks = std::vector<int>;
 
 /// A group on virtual time.
 struct Fixture {
-  explicit Fixture(int world_size = 3, bool can_kill = true) : machine({world_size, 60s, 5s, can_kill, 3}) {}
+  explicit Fixture(int world_size = 3, bool can_kill = true)
+      : size(world_size), machine({world_size, 60s, 5s, can_kill, 3}) {}
 
   void start() {
     machine.start(now);
-    for (int rank = 0; rank < 3; ++rank) bring_up(rank);
+    for (int rank = 0; rank < size; ++rank) bring_up(rank);
   }
   GroupActions bring_up(int rank) {
     machine.registered(rank);
@@ -44,6 +45,7 @@ struct Fixture {
   GroupActions lose(int rank) { return machine.lost(rank, "killed by SIGKILL", {"last words"}, now); }
   GroupActions finish(int rank, RankEnd end = RankEnd::returned) { return machine.done(rank, end, std::nullopt, now); }
 
+  int size;
   Time now{};
   GroupMachine machine;
 };
@@ -186,8 +188,47 @@ DOCTEST_TEST_CASE("a thread rank that does not stop is named, and no new attempt
   const auto again = group.machine.begin_attempt(group.now);
   DOCTEST_REQUIRE(find<AttemptEnded>(again));
   DOCTEST_CHECK(find<AttemptEnded>(again)->failure->rank == 1);
-  const auto gone = group.machine.leave(5s, group.now);
-  DOCTEST_CHECK(ranks_of<SendLeave>(gone) == Ranks{0, 2});
+  DOCTEST_CHECK(ranks_of<SendLeave>(group.machine.leave(5s, group.now)) == Ranks{0, 1, 2});
+  group.lose(0);
+  DOCTEST_CHECK_FALSE(find<GroupGone>(group.lose(2)));
+  const auto gone = group.machine.tick(group.now + 5s);
+  DOCTEST_REQUIRE(find<GroupGone>(gone));
+  DOCTEST_CHECK(find<GroupGone>(gone)->stuck_ranks == Ranks{1});
+}
+
+DOCTEST_TEST_CASE("a thread rank that ends after its deadline is not stuck any more") {
+  Fixture group(3, false);
+  group.run();
+  group.machine.stop_attempt(true, group.now);
+  group.machine.came_back(1);
+  DOCTEST_CHECK(find<AttemptEnded>(group.machine.begin_attempt(group.now))->failure->rank == 0);
+  group.machine.came_back(0);
+  group.machine.came_back(2);
+  DOCTEST_CHECK(ranks_of<SendRun>(group.machine.begin_attempt(group.now)) == Ranks{0, 1, 2});
+  group.machine.stop_attempt(true, group.now);
+  DOCTEST_CHECK(ranks_of<SendLeave>(group.machine.leave(5s, group.now)) == Ranks{0, 1, 2});
+  group.lose(0);
+  group.lose(1);
+  const auto gone = group.lose(2);
+  DOCTEST_REQUIRE(find<GroupGone>(gone));
+  DOCTEST_CHECK(find<GroupGone>(gone)->stuck_ranks.empty());
+}
+
+DOCTEST_TEST_CASE("all idle workers that die at once are replaced at once") {
+  Fixture group(8);
+  group.start();
+  for (int rank = 0; rank < 8; ++rank) DOCTEST_CHECK(ranks_of<LaunchWorker>(group.lose(rank)) == Ranks{rank});
+}
+
+DOCTEST_TEST_CASE("a rank that dies again and again while idle does not hold the others up") {
+  Fixture group;
+  group.start();
+  for (int i = 0; i < 5; ++i) {
+    group.lose(1);
+    group.bring_up(1);
+  }
+  DOCTEST_CHECK(group.lose(1).empty());
+  DOCTEST_CHECK(ranks_of<LaunchWorker>(group.lose(2)) == Ranks{2});
 }
 
 DOCTEST_TEST_CASE("an idle worker that dies is replaced, a crash loop waits for the next attempt") {
