@@ -122,12 +122,16 @@ detail::Dictionary& own(std::shared_ptr<const detail::Dictionary>& entries) {
 
 }  // namespace
 
-void Checkpoint::set(std::string key, CheckpointItem item) { own(entries_).set(std::move(key), std::move(item)); }
+void Checkpoint::set(std::string key, CheckpointItem item) {
+  own(entries_).set(std::move(key), std::move(item));
+  folder_.reset();
+}
 
 bool Checkpoint::erase(std::string_view key) {
   if (!contains(key)) return false;
   auto& dictionary = own(entries_);
   dictionary.erase(dictionary.find(key));
+  folder_.reset();
   return true;
 }
 

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/base/system_error.hpp"
+
 namespace troupe::detail {
 
 /// An open file. Every failure throws io with the path; what was written is lost then and must be written anew under
@@ -48,5 +50,15 @@ void rename_durably(const std::filesystem::path& from, const std::filesystem::pa
 void make_folder(const std::filesystem::path& folder);
 /// The whole file; throws io also when it is longer than `most` bytes.
 std::string read_whole(const std::filesystem::path& path, std::size_t most);
+
+/// Runs `function`; what std::filesystem throws becomes our io.
+template <class F>
+auto as_io_errors(F&& function) {
+  try {
+    return function();
+  } catch (const std::filesystem::filesystem_error& error) {
+    throw io_error("cannot read or change", error.path1(), error.code().value());
+  }
+}
 
 }  // namespace troupe::detail

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <initializer_list>
 #include <iosfwd>
 #include <memory>
@@ -15,6 +16,27 @@
 #include <troupe/checkpoint_item.hpp>
 
 namespace troupe {
+
+namespace detail {
+class CheckpointFolder;
+}
+
+/// A folder that lives as long as this object, if it is a temporary one.
+class CheckpointDirectory {
+public:
+  CheckpointDirectory(std::filesystem::path path, bool is_temporary)
+      : path_(std::move(path)), is_temporary_(is_temporary) {}
+  CheckpointDirectory(CheckpointDirectory&& other) noexcept
+      : path_(std::move(other.path_)), is_temporary_(std::exchange(other.is_temporary_, false)) {}
+  CheckpointDirectory& operator=(CheckpointDirectory&&) = delete;
+  ~CheckpointDirectory();
+
+  const std::filesystem::path& path() const { return path_; }
+
+private:
+  std::filesystem::path path_;
+  bool is_temporary_;
+};
 
 /// `Checkpoint c{{"epoch", 4}, {"model", {{"w", tensor}}}};` Cheap to copy: copies share everything until one of them
 /// is changed. Reading from several threads is safe, changing one while another thread reads the same object is not.
@@ -28,6 +50,11 @@ public:
     requires std::is_base_of_v<Json, std::remove_cvref_t<J>>
   Checkpoint(const J& object) : Checkpoint(of_json(object)) {}
   static Checkpoint from_dict(Checkpoint dictionary) { return dictionary; }
+  /// Opens a committed checkpoint on disk without reading its tensors. Of one that every rank saved its part of, it is
+  /// the whole: rows of sharded tensors put together. Throws io when there is none, or it is damaged.
+  static Checkpoint from_path(const std::filesystem::path& folder);
+  /// Like from_path(); a folder without a manifest is taken as one of the user's own files.
+  static Checkpoint from_directory(const std::filesystem::path& folder);
 
   /// A user's type in binary form: JSON if the type has it, else cereal's with <troupe/cereal.hpp>. `version` comes
   /// back with it; `type` (default: the type's name) must be equal when it is read, so a renamed type can keep its old
@@ -86,6 +113,23 @@ public:
   /// The dictionary with all tensors in memory: nothing is read from a file after that. Throws io for a file that does
   /// not verify.
   Checkpoint to_dict() const;
+
+  /// Where it was opened; empty for one in memory, and after a change.
+  std::filesystem::path path() const;
+  /// True for a folder of the user's files instead of a dictionary.
+  bool has_files() const;
+  /// How many ranks saved their part of it; 1 for one in memory.
+  int world_size() const;
+  /// What `rank` of `world_size` loads. If as many ranks saved it, exactly that rank's part. Otherwise rows of sharded
+  /// tensors are shared out anew (rank r of n gets rows r*rows/n to (r+1)*rows/n), and all else comes from the part of
+  /// rank modulo the number of parts; keys that only other parts have are added.
+  Checkpoint part(int rank, int world_size) const;
+  /// Writes it so that from_path() reads it; of one with files, the files. `folder` must not exist or be empty. Checks
+  /// every byte it copies.
+  void to_directory(const std::filesystem::path& folder) const;
+  /// A folder with its content, checked: where it lies already, or a temporary one that goes with the result.
+  CheckpointDirectory as_directory() const;
+
   /// Rough size in memory (of tensors on disk: what they will take).
   std::size_t bytes() const;
 
@@ -96,6 +140,7 @@ public:
 
 private:
   friend class CheckpointItem;
+  friend class detail::CheckpointFolder;
   friend struct CheckpointTraits<Checkpoint>;
   explicit Checkpoint(std::shared_ptr<const detail::Dictionary> entries) : entries_(std::move(entries)) {}
   static Checkpoint of_json(const Json& object);
@@ -103,6 +148,8 @@ private:
 
   /// Null for an empty one. Changed in place only while nobody shares it.
   std::shared_ptr<const detail::Dictionary> entries_;
+  /// Where it was opened, if it was.
+  std::shared_ptr<const detail::CheckpointFolder> folder_;
 };
 
 namespace detail {

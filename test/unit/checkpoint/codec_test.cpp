@@ -8,6 +8,7 @@
 
 #include <troupe/checkpoint.hpp>
 
+#include "test/unit/checkpoint/sample.hpp"
 #include "test/unit/thrown.hpp"
 
 using troupe::Checkpoint;
@@ -17,26 +18,11 @@ using troupe::TensorData;
 using troupe::detail::decode;
 using troupe::detail::encode;
 using troupe::test::contains;
+using troupe::test::sample;
 using troupe::test::thrown_by;
 
-namespace {
-
-Checkpoint everything() {
-  const auto tensor = TensorData::of<float>({1, 2, 3}, std::vector<std::int64_t>{3, 1});
-  return {{"epoch", 4},
-          {"x", {1, 2.5, "three", nullptr, false}},
-          {"model", {{"w", tensor}, {"half", TensorData(DType::bfloat16, {2}, "abcd", nullptr)}}},
-          {"rows", tensor.as_shard_of({9, 1}, 3)},
-          {"list", {tensor, "a", {{"b", tensor}}, {}}},
-          {"empty", TensorData()},
-          {"packed", Checkpoint::pack(std::vector{1, 2}, 9)},
-          {"", "the empty key"}};
-}
-
-}  // namespace
-
 DOCTEST_TEST_CASE("a checkpoint of everything comes back as it was") {
-  const auto all = everything();
+  const auto all = sample();
   const auto back = decode(encode(all));
   DOCTEST_CHECK(back == all);
   DOCTEST_CHECK(back.begin()->first == "epoch");
@@ -48,7 +34,7 @@ DOCTEST_TEST_CASE("a checkpoint of everything comes back as it was") {
 }
 
 DOCTEST_TEST_CASE("bytes that are cut anywhere are refused") {
-  const auto whole = encode(everything());
+  const auto whole = encode(sample());
   for (std::size_t size = 0; size < whole.size(); ++size) {
     DOCTEST_CAPTURE(size);
     DOCTEST_CHECK(contains(thrown_by([&] { decode(std::string_view(whole).substr(0, size)); }), "invalid_argument: "));
@@ -57,7 +43,7 @@ DOCTEST_TEST_CASE("bytes that are cut anywhere are refused") {
 }
 
 DOCTEST_TEST_CASE("bytes with any byte changed are read or refused, never worse") {
-  const auto whole = encode(everything());
+  const auto whole = encode(sample());
   int refused = 0;
   for (std::size_t place = 0; place < whole.size(); ++place) {
     for (const char flip : {'\x01', '\x80', '\xff'}) {
