@@ -2,6 +2,7 @@
 // Training with libtorch: everything under train::torch, for applications.
 #pragma once
 
+#include <troupe/torch_checkpoint.hpp>
 #include <troupe/torch_collectives.hpp>
 #include <troupe/torch_config.hpp>
 #include <troupe/torch_json.hpp>

@@ -16,7 +16,7 @@ ALLOWED = {
     "runtime/engine": {"runtime/base"},
     "checkpoint": {"runtime/base"},
     "runtime/session": {"runtime/base", "checkpoint"},
-    "backends": {"runtime/base", "runtime/session"},
+    "backends": {"runtime/base", "runtime/session", "checkpoint"},
     "callbacks": {"runtime/base", "checkpoint"},
     "actors": {"runtime/base", "runtime/engine", "runtime/session", "checkpoint", "backends", "callbacks"},
     "runtime": {"runtime/base", "runtime/engine", "runtime/session", "checkpoint", "backends", "callbacks", "actors"},
