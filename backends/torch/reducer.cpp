@@ -8,15 +8,25 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <utility>
 
 #include <fmt/format.h>
 #include <troupe/error.hpp>
 
+#include "backends/torch/comm_hook.hpp"
+#include "backends/torch/sparse_reduce.hpp"
+
 namespace troupe {
 namespace {
 
 namespace autograd = ::torch::autograd;
+
+constexpr std::size_t no_bucket = static_cast<std::size_t>(-1);
+
+/// What a backward() has seen of a parameter's gradient on one rank: bits.
+enum State : std::uint8_t { ready = 1, nonfinite = 2 };
 
 class GradientHook : public autograd::FunctionPostHook {
 public:
@@ -29,6 +39,12 @@ public:
 private:
   std::function<void()> call_;
 };
+
+bool all_finite(const at::Tensor& gradient) {
+  const auto values = gradient.is_sparse() ? gradient._values() : gradient;
+  // One pass that keeps nothing; only a sum that leaves its range needs the exact answer.
+  return std::isfinite(values.sum().item<double>()) || values.isfinite().all().item<bool>();
+}
 
 }  // namespace
 
@@ -44,14 +60,28 @@ struct Reducer::Hooks {
   std::vector<std::pair<Accumulator, std::uintptr_t>> entries;
 };
 
-Reducer::Reducer(std::shared_ptr<Collective> collective, std::vector<NamedParameter> parameters, ReducerOptions options)
+/// Lives as long as a backward() may still come to its end. One that fails on its way never calls back, but drops this.
+struct Reducer::Pending {
+  explicit Pending(std::shared_ptr<Reducer> owner) : reducer(std::move(owner)) {}
+  ~Pending() {
+    std::lock_guard lock(reducer->mutex_);
+    if (std::exchange(reducer->in_backward_, false)) reducer->broken_ = true;
+  }
+  Pending(const Pending&) = delete;
+  Pending& operator=(const Pending&) = delete;
+  std::shared_ptr<Reducer> reducer;
+};
+
+Reducer::Reducer(std::shared_ptr<Collective> collective, std::vector<NamedParameter> parameters,
+                 std::vector<at::Tensor> buffers, ReducerOptions options)
     : collective_(std::move(collective)),
       parameters_(std::move(parameters)),
-      options_(options),
-      bucket_of_(parameters_.size()),
+      buffers_(std::move(buffers)),
+      options_(std::move(options)),
+      bucket_of_(parameters_.size(), no_bucket),
       slots_(parameters_.size()),
       hooks_(std::make_unique<Hooks>()),
-      ready_(parameters_.size()) {
+      states_(parameters_.size()) {
   make_buckets();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     auto accumulator = autograd::impl::grad_accumulator(parameters_[i].value);
@@ -69,6 +99,7 @@ void Reducer::make_buckets() {
   std::size_t bytes = 0;
   for (std::size_t i = parameters_.size(); i-- > 0;) {
     const auto& value = parameters_[i].value;
+    if (parameters_[i].sparse) continue;
     const auto limit = buckets_.size() <= 1 ? options_.first_bucket_bytes : options_.bucket_bytes;
     const bool fits = !buckets_.empty() && bytes + value.nbytes() <= limit &&
                       parameters_[buckets_.back()->parameters.front()].value.scalar_type() == value.scalar_type();
@@ -80,42 +111,79 @@ void Reducer::make_buckets() {
     bucket_of_[i] = buckets_.size() - 1;
     buckets_.back()->parameters.push_back(i);
   }
-  for (auto& bucket : buckets_) {
+  for (std::size_t index = 0; index < buckets_.size(); ++index) {
+    auto& bucket = *buckets_[index];
+    train::torch::GradientBucket description{{}, index, {}};
     std::int64_t elements = 0;
-    for (auto i : bucket->parameters) elements += parameters_[i].value.numel();
-    bucket->buffer = collective_->make_buffer(elements, parameters_[bucket->parameters.front()].value.scalar_type());
-    const auto flat = bucket->buffer->tensor();
+    for (auto i : bucket.parameters) {
+      elements += parameters_[i].value.numel();
+      description.parameters.push_back(parameters_[i].name);
+    }
+    bucket.buffer =
+        make_gradient_buffer(*collective_, options_.comm_hook, elements,
+                             parameters_[bucket.parameters.front()].value.options(), std::move(description));
+    const auto flat = bucket.buffer->tensor();
     std::int64_t offset = 0;
-    for (auto i : bucket->parameters) {
+    for (auto i : bucket.parameters) {
       const auto& value = parameters_[i].value;
       // Shares storage but is no view, so that an optimizer's zero_grad() may detach it.
-      slots_[i] = at::empty({0}, flat.options()).set_(flat.storage(), offset, value.sizes(), value.strides());
+      slots_[i] = at::empty({0}, flat.options());
+      if (value.is_non_overlapping_and_dense())
+        slots_[i].set_(flat.storage(), offset, value.sizes(), value.strides());
+      else
+        slots_[i].set_(flat.storage(), offset, value.sizes(), {});
       offset += value.numel();
     }
   }
 }
 
-void Reducer::begin_backward() {
-  in_backward_ = true;
+void Reducer::begin_join(bool divide_by_initial_world_size) {
+  joining_ = true;
+  divide_by_initial_world_size_ = divide_by_initial_world_size;
+  root_ = 0;
+}
+
+void Reducer::begin_backward(bool has_data) {
+  if (broken_)
+    throw Error(ErrorCode::invalid_state,
+                "an earlier backward() of this model failed on its way, and the other workers wait for its gradients: "
+                "let the error end the train function, or call prepare_model() again on every worker",
+                collective_->rank());
   next_bucket_ = 0;
-  std::fill(ready_.begin(), ready_.end(), 0);
+  std::fill(states_.begin(), states_.end(), std::uint8_t{0});
   for (auto& bucket : buckets_) bucket->missing = bucket->parameters.size();
+  active_ranks_ = collective_->size();
+  if (!joining_) {
+    root_ = 0;
+    return;
+  }
+  const auto& place = parameters_.front().value;
+  const auto flags = collective_->all_gather(at::full({1}, has_data ? 1 : 0, place.options().dtype(at::kByte)));
+  active_ranks_ = 0;
+  for (std::size_t rank = flags.size(); rank-- > 0;)
+    if (flags[rank].item<int>() != 0) {
+      active_ranks_ += 1;
+      root_ = static_cast<int>(rank);
+    }
 }
 
 void Reducer::gradient_ready(std::size_t parameter) {
-  if (!sync_) return;
+  if (unsynced_ > 0) return;
   std::lock_guard lock(mutex_);
   if (!in_backward_) {
-    begin_backward();
+    begin_backward(true);
+    in_backward_ = true;
     // Runs at the end of this backward(), which throws what it throws.
-    autograd::Engine::get_default_engine().queue_callback([this] { finish_backward(); });
+    autograd::Engine::get_default_engine().queue_callback(
+        [pending = std::make_shared<Pending>(shared_from_this())] { pending->reducer->finish_backward(); });
   }
-  if (std::exchange(ready_[parameter], 1))
+  if (std::exchange(states_[parameter], ready) != 0)
     throw Error(ErrorCode::invalid_state,
                 fmt::format("parameter {} got its gradient twice in one backward(): is it used in a checkpointed or "
                             "re-entrant part?",
                             parameters_[parameter].name));
   put(parameter);
+  if (bucket_of_[parameter] == no_bucket) return;
   buckets_[bucket_of_[parameter]]->missing -= 1;
   start_ready_buckets();
 }
@@ -126,55 +194,132 @@ void Reducer::put(std::size_t parameter) {
   auto& gradient = parameters_[parameter].value.mutable_grad();
   auto& slot = slots_[parameter];
   if (!gradient.defined()) {
-    slot.zero_();
-  } else if (gradient.is_sparse()) {
-    slot.copy_(gradient.to_dense());
-    gradient = slot;
-  } else if (!gradient.is_alias_of(slot)) {
-    slot.copy_(gradient);
-    gradient = slot;
+    if (slot.defined()) slot.zero_();
+    return;
   }
+  if (gradient.requires_grad())
+    throw Error(ErrorCode::invalid_state,
+                fmt::format("backward(create_graph = true) on a prepared model: the average over all workers has no "
+                            "graph, so {}'s gradient cannot have one. Use torch::autograd::grad() for second "
+                            "derivatives and backward() for the result",
+                            parameters_[parameter].name),
+                collective_->rank());
+  if (options_.check_gradients && !all_finite(gradient)) states_[parameter] |= nonfinite;
+  if (!slot.defined() || gradient.is_alias_of(slot)) return;
+  slot.copy_(gradient.is_sparse() ? gradient.to_dense() : gradient);
+  gradient = slot;
 }
 
 /// In the fixed order, so that all ranks start the same one.
 void Reducer::start_ready_buckets() {
   for (std::size_t i = 0; i < next_bucket_; ++i) buckets_[i]->buffer->poke();
+  const double scale = 1.0 / (divide_by_initial_world_size_ ? collective_->size() : active_ranks_);
   for (; next_bucket_ < buckets_.size() && buckets_[next_bucket_]->missing == 0; ++next_bucket_)
-    buckets_[next_bucket_]->buffer->start(1.0 / collective_->size());
+    buckets_[next_bucket_]->buffer->start(scale);
 }
 
 void Reducer::finish_backward() {
   std::lock_guard lock(mutex_);
+  put_missing();
+  finish_buckets();
   in_backward_ = false;
-  const bool complete = std::all_of(ready_.begin(), ready_.end(), [](char ready) { return ready != 0; });
-  if (!complete) {
-    if (!options_.find_unused_parameters) throw_unused();
-    for (std::size_t i = 0; i < parameters_.size(); ++i)
-      if (!ready_[i]) put(i);
-    for (auto& bucket : buckets_) bucket->missing = 0;
-    start_ready_buckets();
-  }
-  for (auto& bucket : buckets_) bucket->buffer->finish();
-  if (!options_.find_unused_parameters) return;
-  // A parameter that no rank used keeps no gradient, so that weight decay leaves it alone; one that others used gets
-  // theirs.
-  at::NoGradGuard no_grad;
-  auto used = at::zeros({static_cast<std::int64_t>(parameters_.size())}, at::kInt);
-  for (std::size_t i = 0; i < parameters_.size(); ++i) used.data_ptr<int>()[i] = ready_[i];
-  collective_->all_reduce(used);
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
-    if (!ready_[i] && used.data_ptr<int>()[i] > 0) parameters_[i].value.mutable_grad() = slots_[i];
 }
 
-void Reducer::throw_unused() const {
+/// Parameters without a gradient in this backward() count as zero, if that is allowed.
+void Reducer::put_missing() {
+  std::vector<std::size_t> missing;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (states_[i] & ready) continue;
+    if (!parameters_[i].value.requires_grad()) {
+      // Frozen since prepare_model(): its gradient of old is none of ours any more.
+      auto& gradient = parameters_[i].value.mutable_grad();
+      if (gradient.defined() && slots_[i].defined() && gradient.is_alias_of(slots_[i])) gradient = gradient.clone();
+      if (slots_[i].defined()) slots_[i].zero_();
+    } else if (!options_.find_unused_parameters) {
+      missing.push_back(i);
+    } else {
+      put(i);
+    }
+  }
+  if (!missing.empty()) throw_unused(missing);
+}
+
+/// Everything after the last gradient: the same operations in the same order on every rank.
+void Reducer::finish_buckets() {
+  at::NoGradGuard no_grad;
+  for (auto& bucket : buckets_) bucket->missing = 0;
+  start_ready_buckets();
+  for (auto& bucket : buckets_) bucket->buffer->finish();
+  std::vector<at::Tensor*> sparse_gradients;
+  std::vector<at::Tensor> sparse_parameters;
+  for (auto& parameter : parameters_)
+    if (parameter.sparse) {
+      sparse_gradients.push_back(&parameter.value.mutable_grad());
+      sparse_parameters.push_back(parameter.value.detach());
+    }
+  reduce_sparse(*collective_, sparse_gradients, sparse_parameters,
+                1.0 / (divide_by_initial_world_size_ ? collective_->size() : active_ranks_));
+  buffers_.run(*collective_, root_);
+  if (options_.find_unused_parameters || options_.check_gradients) exchange_states();
+}
+
+/// What other ranks saw: gradients that only they have, and those that are not finite.
+void Reducer::exchange_states() {
+  auto mine = at::empty({static_cast<std::int64_t>(states_.size())}, at::kByte);
+  std::memcpy(mine.data_ptr(), states_.data(), states_.size());
+  auto states = collective_->all_gather(mine.to(parameters_.front().value.device()));
+  for (auto& one : states) one = one.cpu();
+  std::uint8_t seen = 0;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    std::uint8_t anywhere = 0;
+    for (const auto& one : states) anywhere |= one.data_ptr<std::uint8_t>()[i];
+    seen |= anywhere;
+    // A parameter that no rank used keeps no gradient, so that weight decay leaves it alone; one that others used gets
+    // theirs.
+    if (!(states_[i] & ready) && (anywhere & ready) && slots_[i].defined() && parameters_[i].value.requires_grad())
+      parameters_[i].value.mutable_grad() = slots_[i];
+  }
+  if (seen & nonfinite) {
+    in_backward_ = false;
+    throw_nonfinite(states);
+  }
+}
+
+bool Reducer::shadow_backward() {
+  std::lock_guard lock(mutex_);
+  begin_backward(false);
+  if (active_ranks_ == 0) return false;
+  at::NoGradGuard no_grad;
+  for (auto& bucket : buckets_) bucket->buffer->tensor().zero_();
+  for (auto& parameter : parameters_)
+    if (parameter.sparse) parameter.value.mutable_grad() = at::Tensor();
+  finish_buckets();
+  if (!options_.find_unused_parameters)
+    for (std::size_t i = 0; i < parameters_.size(); ++i)
+      if (slots_[i].defined() && parameters_[i].value.requires_grad()) parameters_[i].value.mutable_grad() = slots_[i];
+  return true;
+}
+
+void Reducer::throw_unused(const std::vector<std::size_t>& missing) const {
   std::vector<std::string> names;
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
-    if (!ready_[i]) names.push_back(parameters_[i].name);
+  for (auto i : missing) names.push_back(parameters_[i].name);
   throw Error(ErrorCode::invalid_state,
               fmt::format("these parameters got no gradient in backward(): {}. Every rank must use all of them, or "
                           "prepare_model() gets find_unused_parameters = true",
                           fmt::join(names, ", ")),
               collective_->rank());
+}
+
+void Reducer::throw_nonfinite(const std::vector<at::Tensor>& states) const {
+  std::vector<std::string> places;
+  for (std::size_t rank = 0; rank < states.size(); ++rank)
+    for (std::size_t i = 0; i < parameters_.size(); ++i)
+      if (states[rank].data_ptr<std::uint8_t>()[i] & nonfinite)
+        places.push_back(fmt::format("{} on rank {}", parameters_[i].name, rank));
+  throw Error(ErrorCode::invalid_state,
+              fmt::format("gradients are infinite or not a number: {}. A learning rate that is too high or a bad batch "
+                          "does that; zero the gradients on every worker before going on",
+                          fmt::join(places, ", ")));
 }
 
 }  // namespace troupe

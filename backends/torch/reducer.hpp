@@ -5,64 +5,95 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include <troupe/torch_model.hpp>
+
 #include "backends/torch/collective.hpp"
+#include "backends/torch/flat_broadcast.hpp"
 
 namespace troupe {
 
 struct NamedParameter {
   std::string name;
   at::Tensor value;
+  /// Its gradients are sparse, and stay so: they are in no bucket.
+  bool sparse = false;
 };
 
 struct ReducerOptions {
   std::size_t bucket_bytes = std::size_t{4} << 20;
   std::size_t first_bucket_bytes = std::size_t{1} << 20;
-  /// A parameter that got no gradient counts as zero; otherwise that is an error that names it.
   bool find_unused_parameters = false;
+  bool check_gradients = false;
+  train::torch::CommHook comm_hook = {};
 };
 
-class Reducer {
+class Reducer : public std::enable_shared_from_this<Reducer> {
 public:
-  /// Collective. Hooks stay until destruction.
-  Reducer(std::shared_ptr<Collective> collective, std::vector<NamedParameter> parameters, ReducerOptions options);
+  /// Collective. Hooks stay until destruction. `buffers`: given from one rank to all at the end of each backward().
+  Reducer(std::shared_ptr<Collective> collective, std::vector<NamedParameter> parameters,
+          std::vector<at::Tensor> buffers, ReducerOptions options);
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  /// While off, gradients accumulate on this rank alone.
-  void set_sync(bool sync) { sync_ = sync; }
-  bool sync() const { return sync_; }
+  /// Between the two, gradients accumulate on this rank alone. May be nested.
+  void stop_sync() { unsynced_ += 1; }
+  void resume_sync() { unsynced_ -= 1; }
+
+  /// Between the two, every backward() begins with a count of the ranks that still have data.
+  void begin_join(bool divide_by_initial_world_size);
+  void end_join() { joining_ = false; }
+  /// Takes part in one backward() of the others, with zeros, and puts the average into the gradients. False: there is
+  /// none any more, no rank has data.
+  bool shadow_backward();
+  /// A rank that made the last step of a join.
+  int last_active_rank() const { return root_; }
+
+  Collective& collective() const { return *collective_; }
 
 private:
   struct Bucket;
   struct Hooks;
+  struct Pending;
   void make_buckets();
-  void begin_backward();
+  void begin_backward(bool has_data);
   void gradient_ready(std::size_t parameter);
   void put(std::size_t parameter);
+  void put_missing();
   void start_ready_buckets();
   void finish_backward();
-  [[noreturn]] void throw_unused() const;
+  void finish_buckets();
+  void exchange_states();
+  [[noreturn]] void throw_unused(const std::vector<std::size_t>& missing) const;
+  [[noreturn]] void throw_nonfinite(const std::vector<at::Tensor>& states) const;
 
   std::shared_ptr<Collective> collective_;
   std::vector<NamedParameter> parameters_;
-  ReducerOptions options_;
+  FlatBroadcast buffers_;
+  const ReducerOptions options_;
   std::vector<std::unique_ptr<Bucket>> buckets_;
   std::vector<std::size_t> bucket_of_;
   std::vector<at::Tensor> slots_;  // where each gradient lives
   std::unique_ptr<Hooks> hooks_;
-  bool sync_ = true;
+  std::atomic<int> unsynced_{0};
+
+  bool joining_ = false;
+  bool divide_by_initial_world_size_ = true;
+  int root_ = 0;          // whose buffers count: the lowest rank that has data
+  int active_ranks_ = 0;  // that have data
 
   // The current backward(). Its hooks run on one thread at a time.
   std::mutex mutex_;
   bool in_backward_ = false;
-  std::vector<char> ready_;
+  bool broken_ = false;
+  std::vector<std::uint8_t> states_;  // of the gradients, see State
   std::size_t next_bucket_ = 0;
 };
 

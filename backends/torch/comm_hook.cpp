@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/torch/comm_hook.hpp"
+
+#include <ATen/Functions.h>
+
+#include <utility>
+
+namespace troupe {
+namespace {
+
+using train::torch::CommHook;
+using train::torch::GradientBucket;
+
+/// Gradients in full precision on this rank, sent in a shorter type.
+class CompressedBuffer : public ReduceBuffer {
+public:
+  CompressedBuffer(at::Tensor flat, std::unique_ptr<ReduceBuffer> sent)
+      : flat_(std::move(flat)), sent_(std::move(sent)), short_(sent_->tensor()) {}
+
+  at::Tensor tensor() const override { return flat_; }
+  void start(double scale) override {
+    // Scaled before it is shortened: a sum of halves could leave their range.
+    flat_.mul_(scale);
+    short_.copy_(flat_);
+    sent_->start(1.0);
+  }
+  void poke() override { sent_->poke(); }
+  void finish() override {
+    sent_->finish();
+    flat_.copy_(short_);
+  }
+
+private:
+  at::Tensor flat_;
+  std::unique_ptr<ReduceBuffer> sent_;
+  at::Tensor short_;
+};
+
+/// The user's function does it all.
+class HookBuffer : public ReduceBuffer {
+public:
+  HookBuffer(std::function<void(GradientBucket&)> function, GradientBucket bucket, int ranks)
+      : function_(std::move(function)), bucket_(std::move(bucket)), flat_(bucket_.values), ranks_(ranks) {}
+
+  at::Tensor tensor() const override { return flat_; }
+  void start(double scale) override {
+    function_(bucket_);
+    // It may have put another tensor there.
+    if (!bucket_.values.is_same(flat_)) flat_.copy_(std::exchange(bucket_.values, flat_));
+    if (const double rest = scale * ranks_; rest != 1.0) flat_.mul_(rest);
+  }
+  void poke() override {}
+  void finish() override {}
+
+private:
+  std::function<void(GradientBucket&)> function_;
+  GradientBucket bucket_;
+  at::Tensor flat_;
+  int ranks_;
+};
+
+}  // namespace
+
+std::unique_ptr<ReduceBuffer> make_gradient_buffer(Collective& collective, const CommHook& hook, std::int64_t elements,
+                                                   const at::TensorOptions& options, GradientBucket bucket) {
+  const auto type = c10::typeMetaToScalarType(options.dtype());
+  if (hook.function()) {
+    bucket.values = at::zeros({elements}, options);
+    return std::make_unique<HookBuffer>(hook.function(), std::move(bucket), collective.size());
+  }
+  if (hook.built_in() != CommHook::none && (type == at::kFloat || type == at::kDouble))
+    return std::make_unique<CompressedBuffer>(
+        at::zeros({elements}, options),
+        collective.make_buffer(elements, hook.built_in() == CommHook::bf16 ? at::kBFloat16 : at::kHalf));
+  return collective.make_buffer(elements, type);
+}
+
+}  // namespace troupe
