@@ -37,10 +37,11 @@ template <>
 struct nlohmann::adl_serializer<at::Tensor> {
   template <class BasicJson>
   static void to_json(BasicJson& /*json*/, const at::Tensor& /*tensor*/) {
-    static_assert(troupe::detail::is_never_a_metric<BasicJson>,
-                  "troupe: a tensor is not a JSON value; for a metric take its number out with "
-                  "tensor.item<double>(), or .item<int64_t>(); as the result of a train function return it in a "
-                  "troupe::Checkpoint: {{\"w\", tensor}}, a whole model with train::torch::state_dict(model)");
+    static_assert(
+        troupe::detail::is_never_a_metric<BasicJson>,
+        "troupe: a tensor is not a JSON value; for a metric take its number out with "
+        "tensor.item<double>(), or .item<int64_t>(); all of it goes into a troupe::Checkpoint (a whole model: "
+        "train::torch::state_dict(model))");
   }
   template <class BasicJson>
   static void from_json(const BasicJson& /*json*/, at::Tensor& /*tensor*/) {

@@ -75,7 +75,8 @@ Json call_train(F&& function, const Config& config) {
     } else {
       static_assert(std::is_constructible_v<Json, Result>,
                     "troupe: the result of a train function must be void or convertible to troupe::Json; "
-                    "give the type a to_json(), or return its numbers (a tensor: .item<double>())");
+                    "give the type a to_json(), return its numbers (a tensor: .item<double>()), or put it into a "
+                    "checkpoint (a model: train::torch::state_dict(model))");
       return Json(apply_config(std::forward<F>(function), config));
     }
   }
