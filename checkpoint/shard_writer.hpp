@@ -2,6 +2,7 @@
 // Writes one rank's part of a checkpoint.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -19,6 +20,8 @@ struct ShardOptions {
   int rank = 0;
   std::uint64_t generation = 0;
   bool sync = true;  ///< false for memory files
+  /// Set by a writer in the background: at the lowest priority, unless somebody waits.
+  const std::atomic<int>* hurry = nullptr;
 };
 
 /// "shard_00003_0000000100000002.bin": of rank 3; other generations have other names, so nobody overwrites.
