@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "checkpoint/dictionary.hpp"
+#include "checkpoint/host_buffer.hpp"
 
 namespace troupe {
 namespace {
@@ -34,11 +35,20 @@ std::string list_keys(const Checkpoint& checkpoint) {
       fmt::format("a checkpoint is a dictionary, but {}: write {{{{\"epoch\", 4}}, {{\"model\", tensor}}}}", why));
 }
 
+/// Large tensors get huge pages: most of the time to fill fresh memory goes into its page faults.
+std::shared_ptr<std::byte[]> allocate(std::size_t size) {
+  constexpr std::size_t large = std::size_t{4} << 20;
+  if (size < large) return std::shared_ptr<std::byte[]>(new std::byte[size]);
+  auto buffer = std::make_shared<detail::HostBuffer>();
+  buffer->reserve(size);
+  return {buffer, buffer->data()};
+}
+
 CheckpointItem in_memory(const CheckpointItem& item) {
   switch (item.kind()) {
     case CheckpointItem::Kind::tensor: {
       const auto tensor = item.as<TensorData>();
-      std::shared_ptr<std::byte[]> copy(new std::byte[tensor.bytes()]);
+      auto copy = allocate(tensor.bytes());
       tensor.copy_to(copy.get());
       const auto* data = copy.get();
       TensorData result(tensor.dtype(), tensor.shape(), data, std::move(copy));

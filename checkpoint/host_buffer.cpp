@@ -28,7 +28,6 @@ void HostBuffer::reserve(std::uint64_t size) {
                             "use fewer workers on this machine",
                             size));
   ::madvise(memory, wanted, MADV_HUGEPAGE);
-  ::madvise(memory, wanted, MADV_DONTFORK);  // a forked worker has no use for it
   memory_ = static_cast<std::byte*>(memory);
   capacity_ = wanted;
 }

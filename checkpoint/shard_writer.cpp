@@ -24,7 +24,7 @@ namespace troupe::detail {
 namespace {
 
 /// Bytes of one write call.
-constexpr std::uint64_t chunk_size = 4 * block_size;
+constexpr std::uint64_t chunk_size = 16 * block_size;
 /// From here on a file is written past the page cache, and by two threads: one computes checksums while the other waits
 /// for the disk.
 constexpr std::uint64_t large = 8 * block_size;
@@ -47,17 +47,21 @@ public:
   }
 
   const std::byte* read(std::uint64_t offset, std::size_t size, std::byte* scratch) const override {
-    std::memset(scratch, 0, size);
     auto place =
         static_cast<std::size_t>(std::upper_bound(offsets_.begin(), offsets_.end(), offset) - offsets_.begin());
     if (place > 0) --place;
-    for (; place < offsets_.size() && offsets_[place] < offset + size; ++place) {
+    const auto end = offset + size;
+    auto reached = offset;
+    for (; place < offsets_.size() && offsets_[place] < end; ++place) {
       const auto& tensor = flat_.tensors[place];
       const auto first = std::max(offset, offsets_[place]);
-      const auto last = std::min(offset + size, offsets_[place] + tensor.bytes());
-      if (first < last)
-        std::memcpy(scratch + (first - offset), tensor.data() + (first - offsets_[place]), last - first);
+      const auto last = std::min(end, offsets_[place] + tensor.bytes());
+      if (first >= last) continue;
+      std::memset(scratch + (reached - offset), 0, first - reached);
+      std::memcpy(scratch + (first - offset), tensor.data() + (first - offsets_[place]), last - first);
+      reached = last;
     }
+    std::memset(scratch + (reached - offset), 0, end - reached);
     return scratch;
   }
 

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// Saves that are disturbed at every call they make: an older valid checkpoint or an exact new one is loaded afterwards,
+// always. A real process saves, a preloaded library disturbs it.
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "checkpoint/file.hpp"
+#include "checkpoint/scan.hpp"
+#include "checkpoint/shard_writer.hpp"
+#include "test/faults/state.hpp"
+#include "test/unit/temp_folder.hpp"
+#include "test/unit/thrown.hpp"
+
+namespace fs = std::filesystem;
+using namespace troupe::detail;
+using namespace troupe::test;
+
+extern char** environ;
+
+namespace {
+
+constexpr std::size_t small = 24;  ///< kilobytes
+
+/// Runs the saver; `fault` is empty for an undisturbed run. Returns its exit code, or 1000 + signal.
+int save(const fs::path& parent, int id, int generation, std::size_t kilobytes,
+         const std::vector<std::string>& fault = {}) {
+  std::vector<std::string> arguments{TROUPE_SAVER, parent, std::to_string(id), std::to_string(generation),
+                                     std::to_string(kilobytes)};
+  std::vector<std::string> environment = fault;
+  for (char** variable = environ; *variable != nullptr; ++variable) environment.emplace_back(*variable);
+  if (!fault.empty()) {
+    environment.emplace_back("LD_PRELOAD=" TROUPE_IO_FAULTS);
+    environment.emplace_back("ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0");
+  }
+  const auto pointers = [](std::vector<std::string>& texts) {
+    std::vector<char*> result;
+    for (auto& text : texts) result.push_back(text.data());
+    result.push_back(nullptr);
+    return result;
+  };
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+  pid_t child = 0;
+  const int failure =
+      ::posix_spawn(&child, TROUPE_SAVER, &actions, nullptr, pointers(arguments).data(), pointers(environment).data());
+  ::posix_spawn_file_actions_destroy(&actions);
+  if (failure != 0) return 2000 + failure;
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFSIGNALED(status) ? 1000 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+/// 1 or 2: exactly that checkpoint is what a recovering run loads; 0 for anything else.
+int loaded(const fs::path& parent, std::size_t kilobytes) {
+  const auto latest = load_latest(parent);
+  if (!latest) return 0;
+  const auto id = latest->found.manifest.id;
+  return latest->checkpoint.to_dict() == state(id, kilobytes * 1024) ? static_cast<int>(id) : 0;
+}
+
+std::size_t count_files(const fs::path& folder) {
+  std::size_t count = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) count += entry.is_regular_file();
+  return count;
+}
+
+/// Saves checkpoint 2 over 1, disturbed at call n, for every n. Returns how many calls a save makes.
+int disturb_every_call(const std::string& kind, std::size_t kilobytes) {
+  // What is durable is for the library to say, so memory is good enough, and fast.
+  const EnvironmentGuard folder("TMPDIR", fs::exists("/dev/shm") ? "/dev/shm" : nullptr);
+  for (int at = 1; at < 200; ++at) {
+    TempFolder temp;
+    const auto parent = temp.path() / "checkpoints";
+    const auto fired = temp.path() / "fired";
+    DOCTEST_CAPTURE(kind);
+    DOCTEST_CAPTURE(at);
+    DOCTEST_REQUIRE(save(parent, 1, 1, kilobytes) == 0);
+    const int code = save(parent, 2, 1, kilobytes,
+                          {"IO_FAULTS_UNDER=" + parent.string(), "IO_FAULTS_AT=" + std::to_string(at),
+                           "IO_FAULTS_KIND=" + kind, "IO_FAULTS_FIRED=" + fired.string()});
+    const int found = loaded(parent, kilobytes);
+    DOCTEST_CHECK(found != 0);
+    if (code == 0) DOCTEST_CHECK(found == 2);
+    if (code != 0) DOCTEST_CHECK((code == 3 || code == 77));
+    // The next attempt begins where this one ended, whatever it left.
+    sweep(parent);
+    DOCTEST_CHECK(loaded(parent, kilobytes) == found);
+    DOCTEST_CHECK(save(parent, found + 1, 2, kilobytes) == 0);
+    const auto again = load_latest(parent);
+    DOCTEST_REQUIRE(again.has_value());
+    DOCTEST_CHECK(again->found.manifest.id == static_cast<std::uint64_t>(found) + 1);
+    DOCTEST_CHECK(again->skipped.empty());
+    if (!fs::exists(fired)) return at - 1;
+  }
+  return 200;
+}
+
+}  // namespace
+
+DOCTEST_TEST_CASE("a call that fails anywhere in a save costs that checkpoint at most") {
+  for (const auto* kind : {"EIO", "ENOSPC", "short"}) {
+    const int calls = disturb_every_call(kind, small);
+    DOCTEST_CHECK(calls > 20);
+    DOCTEST_CHECK(calls < 200);
+  }
+}
+
+DOCTEST_TEST_CASE("a program that ends anywhere in a save leaves a valid checkpoint") {
+  for (const auto* kind : {"exit_before", "exit_after"}) DOCTEST_CHECK(disturb_every_call(kind, small) > 20);
+}
+
+DOCTEST_TEST_CASE("a power cut anywhere in a save leaves a valid checkpoint of durable bytes") {
+  DOCTEST_CHECK(disturb_every_call("power_cut", small) > 20);
+}
+
+DOCTEST_TEST_CASE("a failing disk under a large save, which goes past the page cache, leaves the older checkpoint") {
+  constexpr std::size_t large = 20'000;
+  TempFolder temp;
+  const auto parent = temp.path() / "checkpoints";
+  DOCTEST_REQUIRE(save(parent, 1, 1, large) == 0);
+  for (const int at : {6, 7}) {  // the writes of tensors
+    const auto fired = temp.path() / "fired";
+    fs::remove(fired);
+    const int code = save(parent, 2, at, large,
+                          {"IO_FAULTS_UNDER=" + parent.string(), "IO_FAULTS_AT=" + std::to_string(at),
+                           "IO_FAULTS_KIND=EIO", "IO_FAULTS_FIRED=" + fired.string()});
+    DOCTEST_CHECK(fs::exists(fired));
+    DOCTEST_CHECK(code == 3);
+    DOCTEST_CHECK(loaded(parent, large) == 1);
+  }
+  DOCTEST_CHECK(save(parent, 2, 9, large) == 0);
+  DOCTEST_CHECK(loaded(parent, large) == 2);
+}
+
+DOCTEST_TEST_CASE("a full disk leaves the older checkpoint, no half file, and works again when there is room") {
+  TempFolder temp;
+  const auto parent = temp.path() / "full";
+  fs::create_directory(parent);
+  if (::mount("tmpfs", parent.c_str(), "tmpfs", 0, "size=8m") != 0) {
+    DOCTEST_MESSAGE("skipped: no right to mount a small file system (", std::strerror(errno), ")");
+    DOCTEST_CHECK(errno != 0);
+    return;
+  }
+  DOCTEST_CHECK(save(parent, 1, 1, 5'000) == 0);
+  const auto files = count_files(parent);
+  DOCTEST_CHECK(save(parent, 2, 1, 5'000) == 3);
+  DOCTEST_CHECK(count_files(parent) == files);
+  DOCTEST_CHECK(loaded(parent, 5'000) == 1);
+  DOCTEST_CHECK(save(parent, 2, 2, 1'000) == 0);
+  DOCTEST_CHECK(loaded(parent, 1'000) == 2);
+  DOCTEST_CHECK(::umount2(parent.c_str(), MNT_DETACH) == 0);
+}
