@@ -104,6 +104,11 @@ void TorchGroup::abort() noexcept {
   if (gloo_) gloo_->abort();
 }
 
+std::shared_ptr<TorchGroup> TorchGroup::find() {
+  const auto session = detail::Session::current();
+  return session ? session->data().get<TorchGroup>("torch") : nullptr;
+}
+
 std::shared_ptr<TorchGroup> TorchGroup::current(const char* caller) {
   if (auto group = detail::Session::require(caller)->data().get<TorchGroup>("torch")) return group;
   throw Error(ErrorCode::invalid_state,

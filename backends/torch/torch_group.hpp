@@ -26,6 +26,8 @@ public:
 
   int rank() const { return context_.world_rank; }
   int size() const { return context_.world_size; }
+  /// False if other ranks may live in this process.
+  bool own_process() const { return context_.own_process; }
 
   /// Shared memory inside a host, Gloo otherwise. Made at the first use, which is collective.
   const std::shared_ptr<Collective>& collective();
@@ -37,6 +39,8 @@ public:
 
   /// The group of the calling rank; throws invalid_state when its trainer has no torch backend.
   static std::shared_ptr<TorchGroup> current(const char* caller);
+  /// The same, but null when there is none.
+  static std::shared_ptr<TorchGroup> find();
 
 private:
   void check_not_aborted() const;

@@ -5,6 +5,8 @@
 #include <troupe/torch_checkpoint.hpp>
 #include <troupe/torch_collectives.hpp>
 #include <troupe/torch_config.hpp>
+#include <troupe/torch_data.hpp>
 #include <troupe/torch_json.hpp>
 #include <troupe/torch_metrics.hpp>
 #include <troupe/torch_model.hpp>
+#include <troupe/torch_sampler.hpp>

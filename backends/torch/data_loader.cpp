@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loop's thread plans batches with the sampler, ahead of the loop by what the threads may have in the making; they
+// are handed out in the order they were planned, so the number of threads changes nothing but speed.
+#include <ATen/Functions.h>
+#include <troupe/torch_data.hpp>
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include <fmt/format.h>
+#include <troupe/error.hpp>
+#include <troupe/torch_collectives.hpp>
+#include <troupe/torch_model.hpp>
+#include <troupe/torch_sampler.hpp>
+#include <troupe/train.hpp>
+
+#include "backends/torch/torch_group.hpp"
+
+namespace troupe::train::torch {
+namespace detail {
+namespace {
+
+/// A batch that is planned, in the making, or made.
+struct Planned {
+  std::vector<std::size_t> indices;
+  std::size_t number = 0;  ///< in this loop, from 0
+  std::size_t cursor = 0;  ///< of the sampler behind it
+  std::size_t padded = 0;
+  bool made = false;
+  std::shared_ptr<void> batch;
+  std::exception_ptr error;
+};
+
+void make(Planned& planned, const MakeBatch& make_batch) noexcept {
+  try {
+    planned.batch = make_batch(planned.indices);
+  } catch (...) {
+    planned.error = std::current_exception();
+  }
+}
+
+/// Workers whose settings differ would run different numbers of steps, and wait for each other for ever.
+void require_same_settings(std::size_t size, const DataLoaderOptions& options) {
+  const auto group = TorchGroup::find();
+  if (!group || group->size() == 1) return;
+  const auto settings = all_gather_json({{"samples", size},
+                                         {"batch_size", options.batch_size},
+                                         {"shuffle", options.shuffle},
+                                         {"drop_last", options.drop_last},
+                                         {"seed", options.seed}});
+  for (std::size_t rank = 1; rank < settings.size(); ++rank)
+    if (settings[rank] != settings[0])
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("the data loaders of rank 0 and rank {} differ: {} and {}. All ranks give the whole data "
+                              "set and equal options; each reads its share of it",
+                              rank, settings[0].dump(), settings[rank].dump()),
+                  group->rank());
+}
+
+}  // namespace
+
+class LoaderCore::Impl {
+public:
+  Impl(std::size_t size, const DataLoaderOptions& options, std::vector<MakeBatch> make_batch)
+      : options_(options),
+        sampler_(size, {.shuffle = options.shuffle, .drop_last = options.drop_last, .seed = options.seed}),
+        context_(context()),
+        make_batch_(std::move(make_batch)) {
+    require_same_settings(size, options_);
+    if (batches() == 0)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("drop_last leaves nothing: {} samples do not fill one batch of {} on each of {} workers",
+                              size, options_.batch_size, world_size()),
+                  world_rank());
+  }
+
+  ~Impl() {
+    {
+      std::lock_guard lock(mutex_);
+      stop_ = true;
+      to_make_.clear();
+    }
+    something_to_make_.notify_all();
+    for (auto& thread : threads_) thread.join();  // a thread ends with the batch it is making
+  }
+
+  std::size_t batches() const { return sampler_.batches(static_cast<std::size_t>(options_.batch_size)); }
+  std::int64_t epoch() const { return ended_ ? sampler_.epoch() + 1 : sampler_.epoch(); }
+  std::size_t cursor() const { return cursor_; }
+  std::size_t padded() const { return padded_; }
+  Json state() const { return sampler_.state_at(epoch(), cursor_); }
+
+  void set_epoch(std::int64_t epoch) {
+    sampler_.set_epoch(epoch);
+    take_position();
+  }
+  void load_state(const Json& state) {
+    sampler_.load_state(state);
+    take_position();
+  }
+
+  void begin_epoch() {
+    sampler_.reset();
+    take_position();
+    if (options_.workers > 0 && threads_.empty()) start_threads();
+    plan_ahead();
+  }
+
+  std::shared_ptr<void> next() {
+    if (planned_.empty()) {
+      padded_ = 0;
+      cursor_ = 0;
+      ended_ = true;
+      return nullptr;
+    }
+    const auto planned = planned_.front();
+    planned_.pop_front();
+    if (threads_.empty()) {
+      make(*planned, make_batch_.front());
+    } else {
+      std::unique_lock lock(mutex_);
+      something_made_.wait(lock, [&] { return planned->made; });
+    }
+    if (planned->error) {
+      drop_plans();
+      rethrow(*planned);
+    }
+    plan_ahead();
+    cursor_ = planned->cursor;
+    padded_ = planned->padded;
+    return std::move(planned->batch);
+  }
+
+private:
+  /// The loop stands where the sampler stands; what was planned before is void.
+  void take_position() {
+    drop_plans();
+    ended_ = false;
+    cursor_ = sampler_.cursor();
+    padded_ = 0;
+    next_number_ = 0;
+  }
+
+  void drop_plans() {
+    std::lock_guard lock(mutex_);
+    to_make_.clear();
+    planned_.clear();
+  }
+
+  void plan_ahead() {
+    const auto ahead = threads_.empty() ? 1 : threads_.size() * static_cast<std::size_t>(options_.prefetch);
+    while (planned_.size() < ahead) {
+      auto indices = sampler_.next(static_cast<std::size_t>(options_.batch_size));
+      if (!indices) return;
+      auto planned = std::make_shared<Planned>();
+      planned->indices = std::move(*indices);
+      planned->number = next_number_++;
+      planned->cursor = sampler_.cursor();
+      planned->padded = sampler_.padded();
+      planned_.push_back(planned);
+      if (threads_.empty()) continue;
+      {
+        std::lock_guard lock(mutex_);
+        to_make_.push_back(std::move(planned));
+      }
+      something_to_make_.notify_one();
+    }
+  }
+
+  void start_threads() {
+    for (const auto& make_batch : make_batch_)
+      threads_.emplace_back([this, &make_batch] {
+        ContextGuard guard(context_);  // data sets may ask for their rank
+        make_batches(make_batch);
+      });
+  }
+
+  void make_batches(const MakeBatch& make_batch) {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      something_to_make_.wait(lock, [&] { return stop_ || !to_make_.empty(); });
+      if (stop_) return;
+      auto planned = std::move(to_make_.front());
+      to_make_.pop_front();
+      lock.unlock();
+      make(*planned, make_batch);
+      lock.lock();
+      planned->made = true;
+      something_made_.notify_one();
+    }
+  }
+
+  [[noreturn]] void rethrow(const Planned& planned) const {
+    std::string why = "something that is no std::exception";
+    try {
+      std::rethrow_exception(planned.error);
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::stopped || error.code() == ErrorCode::group_lost) throw;
+      why = error.what();
+    } catch (const std::exception& error) {
+      why = error.what();
+    } catch (...) {
+    }
+    const auto shown = std::min<std::size_t>(planned.indices.size(), 8);
+    throw Error(
+        ErrorCode::user_code,
+        fmt::format("the data set threw at batch {} of epoch {} (samples {}{}): {}", planned.number, sampler_.epoch(),
+                    fmt::join(planned.indices.begin(), planned.indices.begin() + std::ptrdiff_t(shown), ", "),
+                    shown < planned.indices.size() ? ", ..." : "", why),
+        world_rank());
+  }
+
+  const DataLoaderOptions options_;
+  DistributedSampler sampler_;  ///< ahead of the loop by what is in planned_
+  const Context context_;
+  const std::vector<MakeBatch> make_batch_;
+
+  // Where the loop stands.
+  std::size_t cursor_ = 0;
+  std::size_t padded_ = 0;
+  bool ended_ = false;
+  std::size_t next_number_ = 0;
+  std::deque<std::shared_ptr<Planned>> planned_;  ///< in the order of the loop
+
+  std::vector<std::thread> threads_;
+  std::mutex mutex_;  ///< guards what follows, and `made` of all that is planned
+  std::deque<std::shared_ptr<Planned>> to_make_;
+  bool stop_ = false;
+  std::condition_variable something_to_make_;
+  std::condition_variable something_made_;
+};
+
+std::size_t LoaderCore::makers(const DataLoaderOptions& options, bool copyable) {
+  const auto refuse = [](const std::string& text) { throw Error(ErrorCode::invalid_option, text); };
+  if (options.batch_size < 1)
+    refuse(fmt::format("DataLoaderOptions.batch_size = {} is refused: at least 1 sample a worker", options.batch_size));
+  if (options.workers < 0 || options.workers > 1024)
+    refuse(fmt::format("DataLoaderOptions.workers = {} is refused: 0 to 1024 threads", options.workers));
+  if (options.prefetch < 1 || options.prefetch > 1024)
+    refuse(fmt::format("DataLoaderOptions.prefetch = {} is refused: 1 to 1024 batches", options.prefetch));
+  if (options.workers > 1 && !copyable)
+    refuse(
+        fmt::format("DataLoaderOptions.workers = {} is refused: each thread needs a copy of the data set, and its "
+                    "type cannot be copied: use 0 or 1",
+                    options.workers));
+  return static_cast<std::size_t>(std::max(1, options.workers));
+}
+
+LoaderCore::LoaderCore(std::size_t size, const DataLoaderOptions& options, std::vector<MakeBatch> make_batch)
+    : impl_(std::make_unique<Impl>(size, options, std::move(make_batch))) {}
+LoaderCore::~LoaderCore() = default;
+
+void LoaderCore::begin_epoch() { impl_->begin_epoch(); }
+std::shared_ptr<void> LoaderCore::next() { return impl_->next(); }
+std::size_t LoaderCore::size() const { return impl_->batches(); }
+std::int64_t LoaderCore::epoch() const { return impl_->epoch(); }
+std::size_t LoaderCore::cursor() const { return impl_->cursor(); }
+std::size_t LoaderCore::padded() const { return impl_->padded(); }
+void LoaderCore::set_epoch(std::int64_t epoch) { impl_->set_epoch(epoch); }
+Json LoaderCore::state() const { return impl_->state(); }
+void LoaderCore::load_state(const Json& state) { impl_->load_state(state); }
+
+c10::Device loader_device() { return get_device(); }
+
+}  // namespace detail
+
+DataLoader<> prepare_data_loader(TensorData tensors, const DataLoaderOptions& options) {
+  const auto refuse = [](const std::string& text) {
+    throw Error(ErrorCode::invalid_argument, "prepare_data_loader({x, y}): " + text);
+  };
+  if (!tensors.data.defined() || !tensors.target.defined()) refuse("a tensor is undefined; both are needed");
+  if (tensors.data.dim() == 0 || tensors.target.dim() == 0)
+    refuse("a tensor is a single number; the first dimension counts the samples");
+  if (tensors.data.size(0) != tensors.target.size(0))
+    refuse(fmt::format("x has {} samples, y has {}: the first dimensions must be equal", tensors.data.size(0),
+                       tensors.target.size(0)));
+  const auto device = get_device();
+  const auto size = static_cast<std::size_t>(tensors.data.size(0));
+  const detail::MakeBatch make_batch = [tensors, device](const std::vector<std::size_t>& indices) {
+    static_assert(sizeof(std::size_t) == sizeof(std::int64_t));
+    const auto rows =
+        at::from_blob(const_cast<std::size_t*>(indices.data()), {static_cast<std::int64_t>(indices.size())}, at::kLong);
+    const auto cut = [&](const at::Tensor& tensor) {
+      return detail::to_device(tensor.index_select(0, rows.to(tensor.device())), device);
+    };
+    return std::make_shared<::torch::data::Example<>>(cut(tensors.data), cut(tensors.target));
+  };
+  std::vector<detail::MakeBatch> makers(detail::LoaderCore::makers(options, true), make_batch);
+  return DataLoader<>(std::make_unique<detail::LoaderCore>(size, options, std::move(makers)));
+}
+
+}  // namespace troupe::train::torch
