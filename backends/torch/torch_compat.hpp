@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <string>
+#include <vector>
 
 #include <torch/version.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -21,6 +22,21 @@
 namespace troupe::torch_compat {
 
 inline constexpr bool gloo_sums_bfloat16 = TROUPE_TORCH_VERSION >= 206;
+inline constexpr bool has_half_on_cpu = TROUPE_TORCH_VERSION >= 200;
+
+/// Autocast of the calling thread.
+struct AutocastState {
+  bool enabled;
+  c10::ScalarType dtype;
+};
+AutocastState get_autocast(c10::DeviceType device);
+void enter_autocast(c10::DeviceType device, AutocastState state);
+/// The end of what enter_autocast() began; the outermost one forgets all casts.
+void leave_autocast(c10::DeviceType device, AutocastState previous);
+void clear_autocast_cache();
+
+/// Multiplies tensors of one device and type in place; true if one holds what is not finite.
+bool scale_and_check(const std::vector<at::Tensor>& tensors, double factor);
 
 inline c10::intrusive_ptr<c10d::ProcessGroup> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                                         int size, const std::string& address,
