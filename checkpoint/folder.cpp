@@ -77,6 +77,8 @@ std::int64_t now() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
+}  // namespace
+
 void require_fresh(const std::filesystem::path& folder) {
   if (std::filesystem::exists(folder) && !(std::filesystem::is_directory(folder) && std::filesystem::is_empty(folder)))
     throw Error(ErrorCode::io, fmt::format("{} is there already, and a checkpoint overwrites nothing: choose another "
@@ -84,7 +86,19 @@ void require_fresh(const std::filesystem::path& folder) {
                                            folder.string()));
 }
 
-}  // namespace
+void make_fresh_folder(const std::filesystem::path& folder) {
+  require_fresh(folder);
+  make_folder(folder);
+}
+
+void commit_alone(const std::filesystem::path& folder, const ShardInfo& shard) {
+  Manifest manifest;
+  manifest.id = 1;
+  manifest.timestamp = now();
+  manifest.shards.push_back(shard);
+  commit(folder, manifest);
+}
+
 }  // namespace detail
 
 Checkpoint Checkpoint::from_path(const std::filesystem::path& folder) {
@@ -117,11 +131,7 @@ void Checkpoint::to_directory(const std::filesystem::path& folder) const {
     return;
   }
   detail::make_folder(folder);
-  detail::Manifest manifest;
-  manifest.id = 1;
-  manifest.timestamp = detail::now();
-  manifest.shards.push_back(detail::write_shard(folder / detail::shard_name(0, 0), *this, {}));
-  detail::commit(folder, manifest);
+  detail::commit_alone(folder, detail::write_shard(folder / detail::shard_name(0, 0), *this, {}));
 }
 
 CheckpointDirectory Checkpoint::as_directory() const {

@@ -51,6 +51,12 @@ private:
   mutable std::vector<std::shared_ptr<const ShardReader>> readers_;
 };
 
+/// Throws io unless there is nothing at `folder`, or an empty folder.
+void require_fresh(const std::filesystem::path& folder);
+void make_fresh_folder(const std::filesystem::path& folder);
+/// Commits a folder whose only part is `shard`, outside of any run.
+void commit_alone(const std::filesystem::path& folder, const ShardInfo& shard);
+
 /// What `rank` of `world_size` loads of a checkpoint that was saved in `parts`; see Checkpoint::part().
 Checkpoint reshard(const std::vector<Checkpoint>& parts, int rank, int world_size);
 
