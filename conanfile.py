@@ -11,18 +11,20 @@ from conan import ConanFile
 from conan.errors import ConanInvalidConfiguration
 from conan.tools.build import check_min_cppstd
 from conan.tools.cmake import CMake, CMakeDeps, CMakeToolchain, cmake_layout
+from conan.tools.gnu import PkgConfigDeps
 from conan.tools.files import copy, load, save
 from conan.tools.system.package_manager import Apt
 
 required_conan_version = ">=2.25"
 
 LIBRARIES = ["libcaf-dev", "libfmt-dev", "libspdlog-dev", "nlohmann-json3-dev", "libcereal-dev",
-             "libcurl4-openssl-dev", "libssl-dev", "libpugixml-dev"]  # the second line: checkpoints on S3
+             "libcurl4-openssl-dev", "libssl-dev", "libpugixml-dev",  # checkpoints on S3
+             "pkg-config", "libzip-dev"]  # .pt files
 DEVELOPMENT = ["libcli11-dev", "doctest-dev"]  # examples, benchmarks, tests
 TORCH = ["libgloo-dev"]  # headers: the wheel holds Gloo itself but not these
 SYSTEM_TORCH = ["libtorch-dev", "libgoogle-glog-dev", "libopenblas0-openmp"]
 REFERENCES = ["caf/1.1.0", "fmt/9.1.0", "spdlog/1.12.0", "nlohmann_json/3.11.3", "cereal/1.3.2",
-              "libcurl/8.10.1", "openssl/3.2.2", "pugixml/1.14"]
+              "libcurl/8.10.1", "openssl/3.2.2", "pugixml/1.14", "libzip/1.10.1"]
 
 
 class TroupeConan(ConanFile):
@@ -83,6 +85,7 @@ class TroupeConan(ConanFile):
         toolchain.generate()
         if self.options.deps == "conan":
             CMakeDeps(self).generate()
+            PkgConfigDeps(self).generate()  # libzip is found by pkg-config
         save(self, os.path.join(self.generators_folder, "system_packages.txt"), "\n".join(self.system_packages()) + "\n")
 
     def build(self):

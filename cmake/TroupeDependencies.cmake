@@ -10,6 +10,9 @@ find_package(cereal REQUIRED)
 find_package(CURL 7.88 REQUIRED)  # S3: 7.88 signs what it sends
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 find_package(pugixml REQUIRED)
+find_package(PkgConfig REQUIRED)
+# Not Debian's CMake package: it asks for the tools, too.
+pkg_check_modules(libzip REQUIRED IMPORTED_TARGET libzip)
 find_package(CAF REQUIRED COMPONENTS core io)
 if(TROUPE_BUILD_EXAMPLES OR TROUPE_BUILD_BENCH)
   find_package(CLI11 REQUIRED)

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/storage/files.hpp"
+#include "checkpoint/new_file.hpp"
 #include "checkpoint/storage/storage.hpp"
 
 namespace troupe::storage {
@@ -28,7 +28,7 @@ public:
 
 private:
   std::filesystem::path place(const std::string& key) const;
-  NewFile create(const std::string& key);
+  detail::NewFile create(const std::string& key);
 
   std::filesystem::path root_;
   std::mutex folders_;  ///< a folder must not be removed as empty just before its first file is made

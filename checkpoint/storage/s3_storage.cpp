@@ -8,7 +8,7 @@
 
 #include <troupe/error.hpp>
 
-#include "checkpoint/storage/files.hpp"
+#include "checkpoint/new_file.hpp"
 #include "checkpoint/storage/parallel.hpp"
 #include "checkpoint/storage/s3_answer.hpp"
 #include "checkpoint/storage/s3_client.hpp"
@@ -67,11 +67,11 @@ void S3Storage::put(const std::string& key, std::string_view bytes) {
 
 void S3Storage::put_file(const std::string& key, const std::filesystem::path& path) {
   const auto full = full_key(key);
-  const auto file = File::open_to_read(path);
+  const auto file = detail::File::open(path);
   const auto size = file.size();
   if (size > client_.options().part_size) return upload_in_parts(client_, full, file);
   std::string bytes(size, '\0');
-  file.read(bytes.data(), bytes.size(), 0);
+  file.read_at(0, bytes.data(), bytes.size());
   client_.expect({.method = "PUT", .key = full, .body = bytes});
 }
 
@@ -122,7 +122,7 @@ std::string S3Storage::get(const std::string& key, const Range& range) {
 void S3Storage::get_file(const std::string& key, const std::filesystem::path& path) {
   const auto full = full_key(key);
   const auto head = require(full);
-  NewFile file(path);
+  detail::NewFile file(path);
   const auto part = client_.options().part_size;
   parallel_for(static_cast<std::size_t>((head.size + part - 1) / part), client_.options().connections,
                [&](std::size_t i) {

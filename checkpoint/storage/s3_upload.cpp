@@ -52,7 +52,7 @@ void complete(S3Client& client, const std::string& key, const std::string& id, c
 
 }  // namespace
 
-void upload_in_parts(S3Client& client, const std::string& key, const File& file) {
+void upload_in_parts(S3Client& client, const std::string& key, const detail::File& file) {
   const auto size = file.size();
   const auto part_size = part_size_for(size, client.options().part_size);
   const auto id = read_upload_id(client
@@ -66,7 +66,7 @@ void upload_in_parts(S3Client& client, const std::string& key, const File& file)
     parallel_for(etags.size(), client.options().connections, [&](std::size_t i) {
       const auto offset = i * part_size;
       std::string bytes(std::min(part_size, size - offset), '\0');
-      file.read(bytes.data(), bytes.size(), offset);
+      file.read_at(offset, bytes.data(), bytes.size());
       const S3Request request{.method = "PUT",
                               .key = key,
                               .query = {{"partNumber", std::to_string(i + 1)}, {"uploadId", id}},

@@ -8,7 +8,7 @@
 
 #include <troupe/error.hpp>
 
-#include "checkpoint/storage/files.hpp"
+#include "checkpoint/new_file.hpp"
 #include "checkpoint/storage/parallel.hpp"
 #include "runtime/base/system_error.hpp"
 
@@ -28,7 +28,7 @@ std::vector<std::string> files_of(const fs::path& folder) {
     for (const auto& entry : fs::recursive_directory_iterator(folder)) {
       if (entry.is_directory() && !entry.is_symlink()) continue;
       const auto name = entry.path().lexically_relative(folder).generic_string();
-      if (name == manifest_name || is_temporary(entry.path())) continue;
+      if (name == manifest_name || detail::is_temporary(entry.path())) continue;
       if (entry.is_symlink() || !entry.is_regular_file())
         throw Error(ErrorCode::io,
                     fmt::format("{} is neither a file nor a folder: it cannot be stored with a checkpoint",

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <initializer_list>
 #include <iosfwd>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -132,6 +133,17 @@ public:
 
   /// Rough size in memory (of tensors on disk: what they will take).
   std::size_t bytes() const;
+
+  /// For Python: what torch.load(path, weights_only=True) reads, and state dicts that torch.save() wrote (dicts of
+  /// tensors, numbers, strings, lists; nothing in the file is executed). Tuples come back as lists, ints as keys as
+  /// strings. Throw invalid_argument for what the other side cannot hold, io for files.
+  void export_torch(const std::filesystem::path& path) const;
+  static Checkpoint import_torch(const std::filesystem::path& path);
+  /// safetensors: tensors under their keys joined by dots; everything else goes into the metadata and comes back from
+  /// there. Imported tensors are mapped, and read when they are touched.
+  void export_safetensors(const std::filesystem::path& path) const;
+  static Checkpoint import_safetensors(const std::filesystem::path& path,
+                                       std::map<std::string, std::string>* metadata = nullptr);
 
   /// Equal entries, whatever their order; tensors by type, shape and bytes.
   friend bool operator==(const Checkpoint& left, const Checkpoint& right);

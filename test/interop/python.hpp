@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs Python programs that know the formats from the other side.
+#pragma once
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <string>
+
+namespace troupe::test {
+
+struct PythonResult {
+  int status = -1;
+  std::string output;  ///< of both streams
+};
+
+/// `script` is a file in this folder.
+inline PythonResult run_python(const std::string& python, const std::string& script, const std::string& arguments) {
+  const auto command = "'" + python + "' '" TROUPE_SOURCE_DIR "/test/interop/" + script + "' " + arguments + " 2>&1";
+  PythonResult result;
+  FILE* pipe = ::popen(command.c_str(), "r");
+  if (pipe == nullptr) return result;
+  std::array<char, 4096> buffer{};
+  while (const auto count = std::fread(buffer.data(), 1, buffer.size(), pipe))
+    result.output.append(buffer.data(), count);
+  result.status = ::pclose(pipe);
+  return result;
+}
+
+/// The Python whose torch is used: TROUPE_TORCH_PYTHON, else Debian's. Empty, and a message, if there is none.
+inline std::string torch_python() {
+  const char* given = std::getenv("TROUPE_TORCH_PYTHON");
+  const std::string python = given != nullptr ? given : "/usr/bin/python3";
+  if (run_python(python, "torch_files.py", "version").status == 0) return python;
+  std::cout << "SKIPPED: " << python << " has no torch (apt-get install python3-torch)\n";
+  return {};
+}
+
+}  // namespace troupe::test
