@@ -22,7 +22,7 @@ void Checkpoint::export_torch(const std::filesystem::path& path) const { detail:
 Checkpoint Checkpoint::import_torch(const std::filesystem::path& path) { return detail::read_torch_file(path); }
 
 void Checkpoint::export_safetensors(const std::filesystem::path& path) const {
-  auto flat = detail::flatten(*this);
+  auto flat = detail::to_flat_names(*this);
   detail::Safetensors content{std::move(flat.tensors), {{"format", "pt"}}};
   if (!flat.values.is_null())
     content.metadata[values_key] = flat.values.dump(-1, ' ', true, Json::error_handler_t::replace);
@@ -35,10 +35,10 @@ Checkpoint Checkpoint::import_safetensors(const std::filesystem::path& path,
   if (metadata != nullptr) *metadata = content.metadata;
   detail::FlatCheckpoint flat{std::move(content.tensors), nullptr};
   const auto values = content.metadata.find(values_key);
-  if (values == content.metadata.end()) return detail::unflatten(flat);
+  if (values == content.metadata.end()) return detail::from_flat_names(flat);
   try {
     flat.values = Json::parse(values->second);
-    return detail::unflatten(flat);
+    return detail::from_flat_names(flat);
   } catch (const Json::exception&) {
     throw Error(ErrorCode::io, fmt::format("{}: the metadata \"{}\" is not JSON", path.string(), values_key));
   } catch (const Error& error) {

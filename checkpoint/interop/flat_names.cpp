@@ -127,7 +127,7 @@ private:
 
 }  // namespace
 
-FlatCheckpoint flatten(const Checkpoint& checkpoint) {
+FlatCheckpoint to_flat_names(const Checkpoint& checkpoint) {
   Flattener flattener;
   auto values = flattener.add_entries({checkpoint.begin(), checkpoint.end()}, "");
   bool only_tensors = true;
@@ -135,7 +135,7 @@ FlatCheckpoint flatten(const Checkpoint& checkpoint) {
   return flattener.take(only_tensors ? Json() : std::move(values));
 }
 
-Checkpoint unflatten(const FlatCheckpoint& flat) {
+Checkpoint from_flat_names(const FlatCheckpoint& flat) {
   if (flat.values.is_null()) {
     std::vector<CheckpointEntry> entries;
     for (const auto& [name, tensor] : flat.tensors) entries.emplace_back(name, tensor);

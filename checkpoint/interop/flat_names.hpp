@@ -19,8 +19,8 @@ struct FlatCheckpoint {
 };
 
 /// Throws invalid_argument for what cannot be written so: packed values, two tensors with one name.
-FlatCheckpoint flatten(const Checkpoint& checkpoint);
+FlatCheckpoint to_flat_names(const Checkpoint& checkpoint);
 /// Throws invalid_argument unless all tensors are used and all that are named are there.
-Checkpoint unflatten(const FlatCheckpoint& flat);
+Checkpoint from_flat_names(const FlatCheckpoint& flat);
 
 }  // namespace troupe::detail

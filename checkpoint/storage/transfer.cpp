@@ -8,9 +8,9 @@
 
 #include <troupe/error.hpp>
 
+#include "checkpoint/manifest.hpp"
 #include "checkpoint/new_file.hpp"
 #include "checkpoint/storage/parallel.hpp"
-#include "runtime/base/system_error.hpp"
 
 namespace troupe::storage {
 namespace fs = std::filesystem;
@@ -19,27 +19,25 @@ namespace {
 /// Objects at once; each may travel in several parts.
 constexpr int objects_at_once = 4;
 
-std::string manifest_key(const std::string& key) { return fmt::format("{}/{}", key, manifest_name); }
+std::string manifest_key(const std::string& key) { return fmt::format("{}/{}", key, detail::manifest_name); }
 
-/// Names of the files in a folder but the manifest, relative to it.
-std::vector<std::string> files_of(const fs::path& folder) {
-  std::vector<std::string> names;
-  try {
-    for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-      if (entry.is_directory() && !entry.is_symlink()) continue;
-      const auto name = entry.path().lexically_relative(folder).generic_string();
-      if (name == manifest_name || detail::is_temporary(entry.path())) continue;
-      if (entry.is_symlink() || !entry.is_regular_file())
-        throw Error(ErrorCode::io,
-                    fmt::format("{} is neither a file nor a folder: it cannot be stored with a checkpoint",
-                                entry.path().string()));
-      names.push_back(name);
-    }
-  } catch (const fs::filesystem_error& error) {
-    throw detail::io_error("cannot list the folder", folder, error.code().value());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
+struct Part {
+  std::string name;  ///< in the checkpoint's folder
+  std::uint64_t size = 0;
+};
+
+std::vector<Part> parts_of(const detail::Manifest& manifest) {
+  std::vector<Part> parts;
+  for (const auto& shard : manifest.shards) parts.push_back({shard.file, shard.size});
+  for (const auto& file : manifest.files)
+    parts.push_back({fmt::format("{}/{}", detail::files_folder, file.name), file.size});
+  return parts;
+}
+
+void require_size(const std::string& where, std::uint64_t size, const Part& part) {
+  if (size != part.size)
+    throw Error(ErrorCode::io, fmt::format("{} has {} bytes, but {} says {}: it is damaged", where, size,
+                                           detail::manifest_name, part.size));
 }
 
 /// Removes what it watches unless told to keep it.
@@ -63,50 +61,51 @@ private:
 
 void upload_checkpoint(const fs::path& folder, Storage& storage, const std::string& key) {
   check_key(key);
-  const auto manifest = folder / manifest_name;
-  if (!fs::is_regular_file(manifest))
+  const auto manifest = detail::read_manifest(folder);
+  if (!manifest)
     throw Error(ErrorCode::io,
-                fmt::format("{} is not a whole checkpoint: it has no file \"{}\"", folder.string(), manifest_name));
+                fmt::format("{} is not a whole checkpoint: it has no {}", folder.string(), detail::manifest_name));
   if (storage.head(manifest_key(key)))
     throw Error(ErrorCode::io,
                 fmt::format("{} holds a checkpoint \"{}\" already: remove it first, or choose another name",
                             storage.name(), key));
-  const auto names = files_of(folder);
-  parallel_for(names.size(), objects_at_once,
-               [&](std::size_t i) { storage.put_file(key + "/" + names[i], folder / names[i]); });
-  storage.put_file(manifest_key(key), manifest);
+  const auto parts = parts_of(*manifest);
+  for (const auto& part : parts)
+    require_size((folder / part.name).string(), detail::File::open(folder / part.name).size(), part);
+  parallel_for(parts.size(), objects_at_once,
+               [&](std::size_t i) { storage.put_file(key + "/" + parts[i].name, folder / parts[i].name); });
+  storage.put_file(manifest_key(key), folder / detail::manifest_name);
 }
 
 void download_checkpoint(Storage& storage, const std::string& key, const fs::path& folder) {
   check_key(key);
-  const auto objects = storage.list(key + "/");
-  const auto is_manifest = [&](const ObjectInfo& object) { return object.key == manifest_key(key); };
-  if (std::none_of(objects.begin(), objects.end(), is_manifest))
+  if (!storage.head(manifest_key(key)))
     throw Error(ErrorCode::io, fmt::format("{} holds no whole checkpoint \"{}\"", storage.name(), key));
   std::error_code failure;
   if (fs::exists(folder, failure) && !fs::is_empty(folder, failure))
     throw Error(ErrorCode::io,
                 fmt::format("{} is not an empty folder: a checkpoint is not written into it", folder.string()));
+  const auto text = storage.get(manifest_key(key));
+  const auto parts = parts_of(detail::parse_manifest(text, fmt::format("{}/{}", storage.name(), manifest_key(key))));
   FolderGuard guard(folder);
-  for (const auto& object : objects) {
-    check_key(object.key);  // a key with ".." must not lead out of the folder
-    const auto file = folder / object.key.substr(key.size() + 1);
-    fs::create_directories(file.parent_path(), failure);
-    if (failure) throw detail::io_error("cannot make the folder", file.parent_path(), failure.value());
+  detail::make_folder(folder);
+  for (const auto& part : parts) {
+    check_key(part.name);  // a name with ".." must not lead out of the folder
+    detail::make_folder((folder / part.name).parent_path());
   }
-  const auto fetch = [&](const ObjectInfo& object) {
-    storage.get_file(object.key, folder / object.key.substr(key.size() + 1));
-  };
-  parallel_for(objects.size(), objects_at_once, [&](std::size_t i) {
-    if (!is_manifest(objects[i])) fetch(objects[i]);
+  parallel_for(parts.size(), objects_at_once, [&](std::size_t i) {
+    storage.get_file(key + "/" + parts[i].name, folder / parts[i].name);
+    require_size(parts[i].name, fs::file_size(folder / parts[i].name), parts[i]);
   });
-  fetch({manifest_key(key)});
+  detail::NewFile manifest(folder / detail::manifest_name);
+  manifest.write(text, 0);
+  manifest.commit();
   guard.keep();
 }
 
 std::vector<StoredCheckpoint> list_checkpoints(Storage& storage, const std::string& prefix) {
   const auto objects = storage.list(prefix);
-  const auto ending = fmt::format("/{}", manifest_name);
+  const auto ending = fmt::format("/{}", detail::manifest_name);
   std::vector<StoredCheckpoint> found;
   for (const auto& object : objects) {
     if (!object.key.ends_with(ending)) continue;

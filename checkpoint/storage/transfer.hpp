@@ -6,14 +6,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "checkpoint/storage/storage.hpp"
 
 namespace troupe::storage {
-
-inline constexpr std::string_view manifest_name = "manifest";
 
 struct StoredCheckpoint {
   std::string key;  ///< the "folder", such as "run_001/checkpoints/checkpoint_000003"
@@ -21,8 +18,9 @@ struct StoredCheckpoint {
   friend bool operator==(const StoredCheckpoint&, const StoredCheckpoint&) = default;
 };
 
-/// Copies a committed folder to `key`: its files, then the manifest. Throws io when it has no manifest, holds links or
-/// devices, or when a checkpoint is stored there already (which then stays as it is).
+/// Copies a committed folder to `key`: what its manifest names, then the manifest. Throws io when it is not committed,
+/// when a file has not the size it should have, or when a checkpoint is stored there already (which then stays as it
+/// is).
 void upload_checkpoint(const std::filesystem::path& folder, Storage& storage, const std::string& key);
 
 /// Copies a stored checkpoint into a new folder. Throws io when there is none, or when `folder` is not empty; nothing

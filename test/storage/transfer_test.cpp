@@ -6,12 +6,16 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/folder.hpp"
 #include "checkpoint/storage/transfer.hpp"
 #include "test/storage/servers.hpp"
 #include "test/unit/thrown.hpp"
 
 namespace fs = std::filesystem;
 using namespace troupe::storage;
+using troupe::Checkpoint;
+using troupe::DType;
+using troupe::TensorData;
 using troupe::test::contains;
 using troupe::test::random_bytes;
 using troupe::test::read_file;
@@ -21,19 +25,31 @@ using troupe::test::thrown_by;
 
 namespace {
 
-const std::string manifest{manifest_name};
+const std::string manifest{troupe::detail::manifest_name};
 
-void write(const fs::path& file, const std::string& text) {
-  fs::create_directories(file.parent_path());
-  std::ofstream(file, std::ios::binary) << text;
+/// A checkpoint of six MiB and some bytes, which travels in several parts.
+Checkpoint sample() {
+  const auto bytes = random_bytes(6 << 20);
+  return {{"epoch", 3}, {"weight", TensorData::copy_of(DType::uint8, {6 << 20}, bytes.data())}};
 }
 
-/// A folder as a committed checkpoint has it, one file in several parts.
 fs::path make_checkpoint(const fs::path& folder) {
-  write(folder / manifest, "the manifest");
-  write(folder / "shard_0.bin", random_bytes(6 << 20));
-  write(folder / "shard_1.bin", random_bytes(100));
-  write(folder / "files/notes with blanks.txt", "notes");
+  sample().to_directory(folder);
+  return folder;
+}
+
+/// A committed checkpoint of the user's files.
+fs::path make_files_checkpoint(const TempFolder& temporary) {
+  fs::create_directories(temporary.path() / "mine/deep");
+  std::ofstream(temporary.path() / "mine/notes with blanks.txt") << "notes";
+  std::ofstream(temporary.path() / "mine/deep/b.bin") << "b";
+  const auto folder = temporary.path() / "of files";
+  fs::create_directories(folder);
+  troupe::detail::Manifest content;
+  content.id = 1;
+  content.has_files = true;
+  content.files = troupe::detail::copy_files(temporary.path() / "mine", folder / "files");
+  troupe::detail::commit(folder, content);
   return folder;
 }
 
@@ -55,10 +71,11 @@ DOCTEST_TEST_CASE("a checkpoint goes to S3 and back, its manifest last") {
   DOCTEST_CHECK(put_order(server).back() == "PUT /bucket/runs/run/checkpoint_000001/" + manifest);
   const auto target = folder.path() / "target";
   download_checkpoint(*storage, "run/checkpoint_000001", target);
-  for (const std::string name : {manifest.c_str(), "shard_0.bin", "shard_1.bin", "files/notes with blanks.txt"})
-    DOCTEST_CHECK(read_file(target / name) == read_file(source / name));
-  DOCTEST_CHECK(list_checkpoints(*storage, "run/") ==
-                std::vector<StoredCheckpoint>{{"run/checkpoint_000001", (6 << 20) + 100 + 5 + 12}});
+  DOCTEST_CHECK(Checkpoint::from_path(target) == sample());
+  const auto stored = list_checkpoints(*storage, "run/");
+  DOCTEST_REQUIRE(stored.size() == 1);
+  DOCTEST_CHECK(stored[0].key == "run/checkpoint_000001");
+  DOCTEST_CHECK(stored[0].bytes > (6 << 20));
   DOCTEST_CHECK(contains(thrown_by([&] { upload_checkpoint(source, *storage, "run/checkpoint_000001"); }), "already"));
   DOCTEST_CHECK(
       contains(thrown_by([&] { download_checkpoint(*storage, "run/checkpoint_000001", target); }), "not an empty"));
@@ -70,12 +87,22 @@ DOCTEST_TEST_CASE("a checkpoint goes to S3 and back, its manifest last") {
   remove_checkpoint(*storage, "run/checkpoint_000001");
 }
 
+DOCTEST_TEST_CASE("a checkpoint of files goes to storage and back") {
+  const TempFolder folder;
+  const auto storage = open_storage((folder.path() / "store").string());
+  upload_checkpoint(make_files_checkpoint(folder), *storage, "c");
+  download_checkpoint(*storage, "c", folder.path() / "target");
+  const auto files = Checkpoint::from_path(folder.path() / "target").as_directory();  // checks every byte
+  DOCTEST_CHECK(read_file(files.path() / "notes with blanks.txt") == "notes");
+  DOCTEST_CHECK(read_file(files.path() / "deep/b.bin") == "b");
+}
+
 DOCTEST_TEST_CASE("an upload that fails is no checkpoint, and can be repeated or removed") {
   const TempFolder folder;
   StrictServer server;
   const auto storage = server.open();
-  const auto source = make_checkpoint(folder.path() / "source");
-  for (const std::string file : {"shard_0.bin", "shard_1.bin", "files/", manifest.c_str()}) {
+  const auto source = make_files_checkpoint(folder);
+  for (const std::string& file : {std::string("notes"), std::string("deep"), manifest}) {
     server.fault({{"fault", "status"},
                   {"status", 403},
                   {"code", "AccessDenied"},
@@ -94,27 +121,43 @@ DOCTEST_TEST_CASE("an upload that fails is no checkpoint, and can be repeated or
   DOCTEST_CHECK(list_checkpoints(*storage).size() == 1);
 }
 
-DOCTEST_TEST_CASE("a download that fails leaves no folder") {
+DOCTEST_TEST_CASE("a download that fails, or finds parts missing or changed, leaves no folder") {
   const TempFolder folder;
   StrictServer server;
   const auto storage = server.open();
   upload_checkpoint(make_checkpoint(folder.path() / "source"), *storage, "c");
   const auto target = folder.path() / "a/target";
-  server.fault({{"fault", "short"}, {"method", "GET"}, {"part", "shard_1"}, {"count", 1}});
-  DOCTEST_CHECK(contains(thrown_by([&] { download_checkpoint(*storage, "c", target); }), "io: "));
-  DOCTEST_CHECK_FALSE(fs::exists(target));
+  const auto refused = [&] {
+    auto text = thrown_by([&] { download_checkpoint(*storage, "c", target); });
+    DOCTEST_CHECK_FALSE(fs::exists(target));
+    return text;
+  };
+  server.fault({{"fault", "short"}, {"method", "GET"}, {"part", "shard_"}, {"count", 1}});
+  DOCTEST_CHECK(contains(refused(), "io: "));
+  server.fault({{"fault", "short"}, {"method", "GET"}, {"part", manifest}, {"count", 1}});
+  DOCTEST_CHECK(contains(refused(), "io: "));
   download_checkpoint(*storage, "c", target);
-  DOCTEST_CHECK(fs::exists(target / manifest));
+  fs::remove_all(target);
+  const auto shard = storage->list("c/shard").at(0).key;
+  storage->put(shard, "another size");
+  DOCTEST_CHECK(contains(refused(), "has 12 bytes"));
+  storage->remove(shard);
+  DOCTEST_CHECK(contains(refused(), shard));
+  storage->put("c/" + manifest, "not a manifest");
+  DOCTEST_CHECK(contains(refused(), "io: "));
 }
 
-DOCTEST_TEST_CASE("a folder without a manifest and one with links are refused") {
+DOCTEST_TEST_CASE("a folder that is no whole checkpoint is not uploaded") {
   const TempFolder folder;
   const auto storage = open_storage((folder.path() / "store").string());
   DOCTEST_CHECK(contains(thrown_by([&] { upload_checkpoint(folder.path() / "none", *storage, "c"); }), "not a whole"));
-  write(folder.path() / "half/shard_0.bin", "x");
-  DOCTEST_CHECK(contains(thrown_by([&] { upload_checkpoint(folder.path() / "half", *storage, "c"); }), "not a whole"));
-  const auto linked = make_checkpoint(folder.path() / "linked");
-  fs::create_symlink("/etc/passwd", linked / "link");
-  DOCTEST_CHECK(contains(thrown_by([&] { upload_checkpoint(linked, *storage, "c"); }), "neither a file nor a folder"));
+  const auto source = make_checkpoint(folder.path() / "source");
+  for (const auto& entry : fs::directory_iterator(source))
+    if (entry.path().filename() != manifest) fs::resize_file(entry.path(), 100);
+  DOCTEST_CHECK(contains(thrown_by([&] { upload_checkpoint(source, *storage, "c"); }), "has 100 bytes"));
+  fs::resize_file(source / manifest, 10);
+  DOCTEST_CHECK(contains(thrown_by([&] { upload_checkpoint(source, *storage, "c"); }), "io: "));
+  fs::remove(source / manifest);
+  DOCTEST_CHECK(contains(thrown_by([&] { upload_checkpoint(source, *storage, "c"); }), "not a whole"));
   DOCTEST_CHECK(storage->list("").empty());
 }
