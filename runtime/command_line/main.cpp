@@ -9,13 +9,15 @@
 #include <troupe/version.hpp>
 
 #include "checkpoint/inspect.hpp"
+#include "runtime/command_line/convert.hpp"
 
 namespace {
 
 /// `troupe checkpoint ...`; `run` becomes what was chosen.
 void add_checkpoint_commands(CLI::App& app, std::function<int()>& run) {
   using Inspect = int (*)(const std::filesystem::path&, std::ostream&);
-  auto* checkpoint = app.add_subcommand("checkpoint", "Looks at checkpoints on disk")->require_subcommand(1);
+  auto* checkpoint =
+      app.add_subcommand("checkpoint", "Looks at checkpoints on disk and converts them")->require_subcommand(1);
   const auto add = [&](const char* name, const char* help, Inspect inspect) {
     auto* command = checkpoint->add_subcommand(name, help);
     auto path = std::make_shared<std::string>();
@@ -26,6 +28,7 @@ void add_checkpoint_commands(CLI::App& app, std::function<int()>& run) {
   add("ls", "Lists the checkpoints in a folder, the newest first", troupe::detail::list_checkpoints);
   add("show", "Shows what is in a checkpoint", troupe::detail::show_checkpoint);
   add("verify", "Compares every byte with its checksum", troupe::detail::verify_checkpoints);
+  troupe::detail::add_convert_commands(*checkpoint, run);
 }
 
 }  // namespace

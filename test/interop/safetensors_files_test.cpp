@@ -7,7 +7,7 @@
 
 #include <troupe/checkpoint.hpp>
 
-#include "test/interop/python.hpp"
+#include "test/interop/programs.hpp"
 #include "test/unit/temp_folder.hpp"
 
 using troupe::Checkpoint;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs Python programs that know the formats from the other side.
+// Runs programs: Python ones, which know the formats from the other side, and our own command line.
 #pragma once
+
+#include <sys/wait.h>
 
 #include <array>
 #include <cstdio>
@@ -11,22 +13,26 @@
 
 namespace troupe::test {
 
-struct PythonResult {
-  int status = -1;
+struct ProgramResult {
+  int status = -1;     ///< exit code
   std::string output;  ///< of both streams
 };
 
-/// `script` is a file in this folder.
-inline PythonResult run_python(const std::string& python, const std::string& script, const std::string& arguments) {
-  const auto command = "'" + python + "' '" TROUPE_SOURCE_DIR "/test/interop/" + script + "' " + arguments + " 2>&1";
-  PythonResult result;
-  FILE* pipe = ::popen(command.c_str(), "r");
+inline ProgramResult run_program(const std::string& command) {
+  ProgramResult result;
+  FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
   if (pipe == nullptr) return result;
   std::array<char, 4096> buffer{};
   while (const auto count = std::fread(buffer.data(), 1, buffer.size(), pipe))
     result.output.append(buffer.data(), count);
-  result.status = ::pclose(pipe);
+  const int status = ::pclose(pipe);
+  result.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   return result;
+}
+
+/// `script` is a file in this folder.
+inline ProgramResult run_python(const std::string& python, const std::string& script, const std::string& arguments) {
+  return run_program("'" + python + "' '" TROUPE_SOURCE_DIR "/test/interop/" + script + "' " + arguments);
 }
 
 /// The Python whose torch is used: TROUPE_TORCH_PYTHON, else Debian's. Empty, and a message, if there is none.
