@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// A rank's side of checkpoints in one attempt: hands what user code saves to the keeper, and knows the latest that the
+// keeper has committed. Its methods may be called from any thread.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include <troupe/checkpoint.hpp>
+
+#include "checkpoint/saved_part.hpp"
+
+namespace troupe::detail {
+
+struct CheckpointSetup {
+  std::uint64_t generation = 0;
+  std::uint64_t first_id = 1;  ///< of the attempt's first checkpoint
+  std::string folder;          ///< where shards are written; empty: into memory
+  CheckpointSource start;      ///< what load_checkpoint() gives before the first save
+};
+
+class CheckpointClient {
+public:
+  /// `send` carries parts to the keeper; it is called from user threads and from the writer's.
+  CheckpointClient(int rank, int world_size, CheckpointSetup setup, std::function<void(SavedPart)> send);
+  ~CheckpointClient();
+
+  /// Returns when the state is copied. Waits while two saves are under way; throws Stopped once stopped.
+  void save(Checkpoint state, bool sharded, std::int64_t iteration, Json metrics);
+  /// The latest one, after those that were saved before are committed, with the number of reports before it.
+  std::pair<std::optional<Checkpoint>, std::int64_t> load();
+  /// Waits until every save of this rank is committed, or has failed.
+  void flush();
+
+  /// The keeper's answer.
+  void answer(SaveResult result);
+  /// Ends all waits with Stopped.
+  void stop();
+  /// The function has ended: waits until everything that was saved is on its way to the keeper.
+  void finish() noexcept;
+
+private:
+  class Writer;
+  void wait_for_answers(std::unique_lock<std::mutex>& lock);
+
+  const int rank_;
+  const int world_size_;
+  const CheckpointSetup setup_;
+  const std::function<void(SavedPart)> send_;
+  std::unique_ptr<Writer> writer_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stopped_ = false;
+  std::uint64_t saves_ = 0;     // of this rank, counted
+  std::uint64_t answered_ = 0;  // the highest number
+  std::uint64_t under_way_ = 0;
+  CheckpointSource latest_;
+};
+
+}  // namespace troupe::detail
