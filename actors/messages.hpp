@@ -68,6 +68,15 @@ struct SetupDone {
   std::string error;
 };
 
+/// Where a checkpoint can be had: a detail::CheckpointSource.
+struct CheckpointPlace {
+  std::uint64_t id = 0;
+  std::int64_t iteration = 0;
+  Blob bytes;
+  std::string folder;
+  std::vector<std::string> files;
+};
+
 /// Group to worker: run the function.
 struct RunRequest {
   std::uint64_t generation = 0;
@@ -76,6 +85,9 @@ struct RunRequest {
   std::uint8_t detailed_metrics = 0;
   std::uint32_t window_reports = 0;
   std::uint64_t window_bytes = 0;
+  std::uint64_t first_checkpoint = 1;  ///< its id
+  std::string checkpoint_folder;       ///< empty: nothing goes to disk
+  CheckpointPlace start;
 };
 
 /// Worker to group: reports one after the other.
@@ -130,6 +142,28 @@ struct Reply {
 struct Replies {
   std::uint64_t token = 0;
   std::vector<Reply> replies;
+};
+
+/// Worker to group: one rank's part of a checkpoint, a detail::SavedPart. Metrics and written are MessagePack.
+struct CheckpointPart {
+  std::uint64_t token = 0;
+  std::uint64_t generation = 0;
+  std::uint64_t number = 0;
+  std::int32_t parts = 1;
+  std::int64_t iteration = 0;
+  Blob metrics;
+  Blob bytes;
+  std::string memory;
+  Blob written;
+  std::string error;
+};
+
+/// Group to worker: what became of a checkpoint.
+struct CheckpointAnswer {
+  std::uint64_t generation = 0;
+  std::uint64_t number = 0;
+  CheckpointPlace place;
+  std::string error;
 };
 
 /// Group to worker, to all at once: form the process group of that epoch.
@@ -197,12 +231,19 @@ auto inspect(Inspector& f, SetupDone& x) {
                           compat::field("error", x.error));
 }
 template <class Inspector>
+auto inspect(Inspector& f, CheckpointPlace& x) {
+  return compat::describe(f, x, "troupe::wire::CheckpointPlace", compat::field("id", x.id),
+                          compat::field("iteration", x.iteration), compat::field("bytes", x.bytes),
+                          compat::field("folder", x.folder), compat::field("files", x.files));
+}
+template <class Inspector>
 auto inspect(Inspector& f, RunRequest& x) {
-  return compat::describe(f, x, "troupe::wire::RunRequest", compat::field("generation", x.generation),
-                          compat::field("function", x.function), compat::field("config", x.config),
-                          compat::field("detailed_metrics", x.detailed_metrics),
-                          compat::field("window_reports", x.window_reports),
-                          compat::field("window_bytes", x.window_bytes));
+  return compat::describe(
+      f, x, "troupe::wire::RunRequest", compat::field("generation", x.generation),
+      compat::field("function", x.function), compat::field("config", x.config),
+      compat::field("detailed_metrics", x.detailed_metrics), compat::field("window_reports", x.window_reports),
+      compat::field("window_bytes", x.window_bytes), compat::field("first_checkpoint", x.first_checkpoint),
+      compat::field("checkpoint_folder", x.checkpoint_folder), compat::field("start", x.start));
 }
 template <class Inspector>
 auto inspect(Inspector& f, Reports& x) {
@@ -267,6 +308,20 @@ auto inspect(Inspector& f, StoreAnswer& x) {
   return compat::describe(f, x, "troupe::wire::StoreAnswer", compat::field("id", x.id),
                           compat::field("failed", x.failed), compat::field("value", x.value),
                           compat::field("number", x.number));
+}
+template <class Inspector>
+auto inspect(Inspector& f, CheckpointPart& x) {
+  return compat::describe(
+      f, x, "troupe::wire::CheckpointPart", compat::field("token", x.token), compat::field("generation", x.generation),
+      compat::field("number", x.number), compat::field("parts", x.parts), compat::field("iteration", x.iteration),
+      compat::field("metrics", x.metrics), compat::field("bytes", x.bytes), compat::field("memory", x.memory),
+      compat::field("written", x.written), compat::field("error", x.error));
+}
+template <class Inspector>
+auto inspect(Inspector& f, CheckpointAnswer& x) {
+  return compat::describe(f, x, "troupe::wire::CheckpointAnswer", compat::field("generation", x.generation),
+                          compat::field("number", x.number), compat::field("place", x.place),
+                          compat::field("error", x.error));
 }
 
 }  // namespace wire

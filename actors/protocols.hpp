@@ -18,8 +18,10 @@
 #include "actors/messages.hpp"
 #include "actors/node/node.hpp"
 #include "actors/run.hpp"
+#include "checkpoint/saved_part.hpp"
 #include "runtime/base/settings.hpp"
 #include "runtime/engine/failure.hpp"
+#include "runtime/session/checkpoint_client.hpp"
 
 namespace troupe {
 namespace local {
@@ -139,6 +141,8 @@ struct BeginAttempt {
   std::shared_ptr<detail::Run> run;
   int attempt;
   std::uint64_t generation;
+  detail::CheckpointSetup checkpoint_setup;
+  caf::strong_actor_ptr checkpoints;  ///< the run's CHECKPOINTS
 };
 struct StopAttempt {
   bool at_once;
@@ -161,6 +165,26 @@ struct RoundsDone {
 };
 struct GroupOver {
   std::vector<int> stuck_ranks;
+};
+
+// Trainer to checkpoints, and back.
+struct PrepareAttempt {
+  std::uint64_t generation;
+};
+struct AttemptPrepared {
+  detail::CheckpointSetup setup;
+};
+/// No more will come.
+struct CloseCheckpoints {};
+struct CheckpointsClosed {};
+
+// Group to checkpoints, and back.
+struct PartSaved {
+  std::shared_ptr<detail::SavedPart> part;
+};
+struct SaveOver {
+  detail::SaveResult result;
+  std::optional<Failure> failure;  ///< ends the run
 };
 
 // Node to group.
@@ -202,6 +226,8 @@ CAF_ADD_TYPE_ID(troupe, (troupe::wire::Form))
 CAF_ADD_TYPE_ID(troupe, (troupe::wire::FormDone))
 CAF_ADD_TYPE_ID(troupe, (troupe::wire::StoreRequest))
 CAF_ADD_TYPE_ID(troupe, (troupe::wire::StoreAnswer))
+CAF_ADD_TYPE_ID(troupe, (troupe::wire::CheckpointPart))
+CAF_ADD_TYPE_ID(troupe, (troupe::wire::CheckpointAnswer))
 #if !TROUPE_CAF_LEGACY
 CAF_ADD_TYPE_ID(troupe, (troupe::local::StartGroup))
 CAF_ADD_TYPE_ID(troupe, (troupe::local::BeginRun))
@@ -215,6 +241,12 @@ CAF_ADD_TYPE_ID(troupe, (troupe::local::GroupUp))
 CAF_ADD_TYPE_ID(troupe, (troupe::local::AttemptOver))
 CAF_ADD_TYPE_ID(troupe, (troupe::local::RoundsDone))
 CAF_ADD_TYPE_ID(troupe, (troupe::local::GroupOver))
+CAF_ADD_TYPE_ID(troupe, (troupe::local::PrepareAttempt))
+CAF_ADD_TYPE_ID(troupe, (troupe::local::AttemptPrepared))
+CAF_ADD_TYPE_ID(troupe, (troupe::local::CloseCheckpoints))
+CAF_ADD_TYPE_ID(troupe, (troupe::local::CheckpointsClosed))
+CAF_ADD_TYPE_ID(troupe, (troupe::local::PartSaved))
+CAF_ADD_TYPE_ID(troupe, (troupe::local::SaveOver))
 CAF_ADD_TYPE_ID(troupe, (troupe::local::ProcessNews))
 CAF_ADD_TYPE_ID(troupe, (troupe::local::Drained))
 CAF_ADD_TYPE_ID(troupe, (troupe::local::ReapCheck))
@@ -235,6 +267,12 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::GroupUp)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::AttemptOver)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::RoundsDone)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::GroupOver)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::PrepareAttempt)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::AttemptPrepared)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::CloseCheckpoints)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::CheckpointsClosed)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::PartSaved)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::SaveOver)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::ProcessNews)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::Drained)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::ReapCheck)
@@ -255,6 +293,8 @@ using WorkerActor = caf::typed_actor<
     compat::on<wire::RunRequest>::no_reply,
     // Gives report credit back.
     compat::on<wire::Credit>::no_reply,
+    // What became of a checkpoint.
+    compat::on<wire::CheckpointAnswer>::no_reply,
     // Stops the run of that generation (0: forming), and ends pending collectives.
     compat::on<wire::Halt>::no_reply,
     // Calls on the object; Replies follow in order.
@@ -276,6 +316,8 @@ using WorkerGroupActor = caf::typed_actor<
     compat::on<wire::FormDone>::no_reply,
     // Reports of one rank.
     compat::on<wire::Reports>::no_reply,
+    // One rank's part of a checkpoint; a CheckpointAnswer to all ranks follows.
+    compat::on<wire::CheckpointPart>::no_reply,
     // The function ended on one rank.
     compat::on<wire::RankDone>::no_reply,
     // Answers to calls.
@@ -288,6 +330,8 @@ using WorkerGroupActor = caf::typed_actor<
     compat::on<local::LeaveGroup>::no_reply,
     // Credit from the consumer.
     compat::on<local::Consumed>::no_reply,
+    // What became of a checkpoint.
+    compat::on<local::SaveOver>::no_reply,
     // What happened to a worker process.
     compat::on<local::ProcessNews>::no_reply,
     // Output was printed.
@@ -306,7 +350,16 @@ using StoreActor = caf::typed_actor<
     // A deadline may have passed.
     compat::on<atom::tick>::no_reply>;
 
-/// The TRAINER: the runs of one troupe::Trainer; supervises the WORKER GROUP.
+/// The CHECKPOINTS of one run: commits what the ranks saved, on a thread of its own.
+using CheckpointsActor = caf::typed_actor<
+    // Drops what earlier attempts have not completed; answers AttemptPrepared to the TRAINER.
+    compat::on<local::PrepareAttempt>::no_reply,
+    // A rank's part; one SaveOver to the group when the checkpoint is complete.
+    compat::on<local::PartSaved>::no_reply,
+    // Ends it; CheckpointsClosed to the TRAINER when everything is done.
+    compat::on<local::CloseCheckpoints>::no_reply>;
+
+/// The TRAINER: the runs of one troupe::Trainer; supervises the WORKER GROUP and the CHECKPOINTS of the current run.
 using TrainerActor = caf::typed_actor<
     // Makes the group; the promise is kept when all workers are up.
     compat::on<local::StartGroup>::no_reply,
@@ -321,6 +374,8 @@ using TrainerActor = caf::typed_actor<
     // News of the group.
     compat::on<local::GroupUp>::no_reply, compat::on<local::AttemptOver>::no_reply,
     compat::on<local::RoundsDone>::no_reply, compat::on<local::GroupOver>::no_reply,
+    // News of the checkpoints.
+    compat::on<local::AttemptPrepared>::no_reply, compat::on<local::CheckpointsClosed>::no_reply,
     // Wakes the group for calls.
     compat::on<atom::wake>::no_reply,
     // A deadline may have passed.
@@ -330,6 +385,8 @@ using TrainerActor = caf::typed_actor<
 /// `descriptors` is its channel to the Node, -1 for a thread rank.
 WorkerActor spawn_worker(caf::actor_system& system, WorkerGroupActor group, std::uint64_t token, int descriptors);
 StoreActor spawn_store(caf::actor_system& system);
+CheckpointsActor spawn_checkpoints(caf::actor_system& system, TrainerActor trainer, WorkerGroupActor group,
+                                   std::shared_ptr<detail::CheckpointKeeper> keeper);
 WorkerGroupActor spawn_worker_group(caf::actor_system& system, TrainerActor trainer,
                                     std::shared_ptr<const local::GroupSpec> spec,
                                     std::shared_ptr<local::GroupView> view, std::shared_ptr<local::CallQueue> calls);

@@ -23,6 +23,8 @@
 
 namespace troupe::detail {
 
+class CheckpointKeeper;
+
 /// One report of every rank, in MessagePack.
 struct Round {
   std::uint64_t generation = 0;
@@ -57,6 +59,7 @@ struct RunSpec {
   std::string config;  ///< MessagePack
   bool detailed_metrics = false;
   std::filesystem::path directory;
+  std::shared_ptr<CheckpointKeeper> keeper;
   /// An iterator that is dropped waits this long for the end.
   std::chrono::milliseconds patience = std::chrono::seconds(30);
   /// Called once, by the consumer, after the end.

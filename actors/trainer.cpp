@@ -29,7 +29,7 @@ public:
 
   TrainerActor::behavior_type run(TrainerActor::pointer self) {
     self_ = self;
-    compat::on_down(self, [this](const caf::down_msg& down) { group_ended(down); });
+    compat::on_down(self, [this](const caf::down_msg& down) { someone_ended(down); });
     compat::on_exit(self, [this](const caf::exit_msg& exit) {
       if (!group_ || exit.source != group_.address()) self_->quit(exit.reason);
     });
@@ -50,6 +50,8 @@ public:
           if (machine_ && rounds.generation == generation_) machine_->progress();
         },
         [this](const local::GroupOver& over) { finish(over.stuck_ranks); },
+        [this](const local::AttemptPrepared& prepared) { attempt_prepared(prepared); },
+        [this](const local::CheckpointsClosed&) { finish_run(); },
         [this](atom::wake) {
           if (group_) compat::tell(self_, group_, atom::wake_v);
         },
@@ -83,6 +85,8 @@ private:
     limits.max_retries = spec_->settings.max_retries;
     limits.retry_user_errors = spec_->settings.retry_user_errors;
     run_ = run;
+    checkpoints_ = spawn_checkpoints(self_->system(), TrainerActor(self_), group_, run->spec.keeper);
+    compat::watch(self_, checkpoints_);
     machine_ = std::make_unique<engine::RunMachine>(limits);
     perform(machine_->begin());
     if (auto early = run->begin()) perform(machine_->stop(early->reason, std::move(early->failure)));
@@ -106,15 +110,44 @@ private:
                      atom::tick_v);
   }
 
-  void act(const engine::BeginAttempt& action) {
+  void act(const engine::BeginAttempt&) {
     generation_ = next_generation();
-    compat::tell(self_, group_, local::BeginAttempt{run_, action.attempt, generation_});
+    begun_ = false;
+    stop_.reset();
+    compat::tell(self_, checkpoints_, local::PrepareAttempt{generation_});
   }
-  void act(const engine::StopAttempt& action) { compat::tell(self_, group_, local::StopAttempt{action.at_once}); }
+  void act(const engine::StopAttempt& action) {
+    stop_ = local::StopAttempt{action.at_once};
+    if (begun_) compat::tell(self_, group_, *stop_);
+  }
   void act(engine::FinishRun& action) {
+    outcome_ = std::move(action.outcome);
+    compat::tell(self_, checkpoints_, local::CloseCheckpoints{});
+  }
+
+  void attempt_prepared(const local::AttemptPrepared& prepared) {
+    if (!run_ || !group_ || gone_ || prepared.setup.generation != generation_) return;
+    compat::tell(self_, group_,
+                 local::BeginAttempt{run_, machine_->attempt(), generation_, prepared.setup,
+                                     caf::actor_cast<caf::strong_actor_ptr>(checkpoints_)});
+    begun_ = true;
+    if (stop_) compat::tell(self_, group_, *stop_);
+  }
+
+  /// All checkpoints are where they belong.
+  void finish_run() {
+    checkpoints_ = nullptr;
     auto run = std::exchange(run_, nullptr);
-    run->finish({std::move(action.outcome), std::move(results_)});
-    results_.clear();
+    auto outcome = std::exchange(outcome_, std::nullopt);
+    if (run && outcome) run->finish({std::move(*outcome), std::exchange(results_, {})});
+  }
+
+  /// The run ends now, whatever its checkpoints still do.
+  void give_up_run(const std::string& why, ErrorCode code) {
+    if (auto checkpoints = std::exchange(checkpoints_, nullptr))
+      compat::tell(self_, checkpoints, local::CloseCheckpoints{});
+    if (outcome_) return finish_run();
+    if (auto run = std::exchange(run_, nullptr)) run->finish(failed(why, code));
   }
 
   void shut_down(const local::ShutDown& down) {
@@ -123,20 +156,24 @@ private:
     compat::tell(self_, group_, local::LeaveGroup{down.patience});
   }
 
-  /// The group went without being asked: its actor failed.
-  void group_ended(const caf::down_msg& down) {
+  /// The group or the checkpoints went without being asked: their actor failed.
+  void someone_ended(const caf::down_msg& down) {
+    if (checkpoints_ && down.source == checkpoints_.address()) {
+      checkpoints_ = nullptr;
+      return give_up_run("the keeper of the checkpoints ended: " + compat::render(self_->system(), down.reason),
+                         ErrorCode::internal);
+    }
     if (!group_ || down.source != group_.address()) return;
     group_ = nullptr;
     if (gone_) return finish({});
     const auto text = fmt::format("the worker group ended: {}", compat::render(self_->system(), down.reason));
     if (auto promise = std::exchange(started_, nullptr))
       promise->set_exception(std::make_exception_ptr(Error(ErrorCode::internal, text)));
-    if (auto run = std::exchange(run_, nullptr)) run->finish(failed(text, ErrorCode::internal));
+    give_up_run(text, ErrorCode::internal);
   }
 
   void finish(const std::vector<int>& stuck_ranks) {
-    if (auto run = std::exchange(run_, nullptr))
-      run->finish(failed("the trainer was shut down while the run was active", ErrorCode::invalid_state));
+    give_up_run("the trainer was shut down while the run was active", ErrorCode::invalid_state);
     if (auto promise = std::exchange(started_, nullptr))
       promise->set_exception(std::make_exception_ptr(Error(ErrorCode::invalid_state, "the trainer was shut down")));
     if (auto promise = std::exchange(gone_, nullptr)) promise->set_value(stuck_ranks);
@@ -160,8 +197,12 @@ private:
   // The current run.
   std::shared_ptr<detail::Run> run_;
   std::unique_ptr<engine::RunMachine> machine_;
+  CheckpointsActor checkpoints_;
   std::uint64_t generation_ = 0;
+  bool begun_ = false;                      // the group was told of the attempt
+  std::optional<local::StopAttempt> stop_;  // asked for in this attempt
   std::vector<Json> results_;
+  std::optional<engine::RunOutcome> outcome_;
 };
 
 TrainerActor::behavior_type trainer(TrainerActor::stateful_pointer<TrainerState> self, compat::NoArgument) {

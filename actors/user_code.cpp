@@ -151,8 +151,12 @@ std::string UserCode::run(const std::shared_ptr<detail::Session>& session, const
                           std::string_view config) {
   struct Rebind {
     UserCode& code;
-    ~Rebind() { code.bind(code.idle_session_); }
-  } rebind{*this};
+    detail::Session& session;
+    ~Rebind() {
+      session.finish();
+      code.bind(code.idle_session_);
+    }
+  } rebind{*this, *session};
   session->share_data(*idle_session_);
   bind(session);
   auto entry = reinterpret_cast<detail::TrainEntry>(detail::resolve(function, detail::EntryKind::train));

@@ -17,6 +17,7 @@
 #include <troupe/error.hpp>
 #include <troupe/fn.hpp>
 
+#include "checkpoint/saved_part.hpp"
 #include "runtime/engine/group_machine.hpp"
 #include "runtime/session/session.hpp"
 
@@ -52,6 +53,7 @@ public:
     std::optional<UserOutcome> setup;
     std::optional<Form> form;
     std::vector<Reply> replies;
+    std::vector<detail::SavedPart> parts;
     std::optional<End> end;
     bool left = false;
   };

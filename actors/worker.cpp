@@ -78,6 +78,7 @@ public:
         [this](const wire::Credit& credit) {
           if (channel_ && credit.generation == generation_) channel_->release(credit.reports, credit.bytes);
         },
+        [this](const wire::CheckpointAnswer& answer) { checkpoint_over(answer); },
         [this](const wire::Halt& halt) {
           if (session_ && halt.generation == generation_) session_->stop();
           leave_collectives();
@@ -137,11 +138,29 @@ private:
     channel_ = std::make_shared<detail::ReportChannel>(
         detail::ReportWindow{request.window_reports, request.window_bytes}, [gate = gate_] { gate->wake(); });
     session_ = std::make_shared<detail::Session>(ranks_, channel_, request.detailed_metrics != 0);
+    session_->keep_checkpoints(std::make_shared<detail::CheckpointClient>(
+        ranks_.world_rank, ranks_.world_size,
+        detail::CheckpointSetup{request.generation, request.first_checkpoint, request.checkpoint_folder,
+                                take_source(request.start)},
+        [outbox = outbox_](detail::SavedPart part) {
+          outbox->put([&](Outbox::Contents& contents) { contents.parts.push_back(std::move(part)); });
+        }));
     thread_.post([function = request.function, config = inbox_.take(request.config), generation = request.generation,
                   session = session_, code = code_, outbox = outbox_] {
       auto outcome = run_user_code([&] { return code->run(session, function, config); });
       outbox->put([&](Outbox::Contents& contents) { contents.end = Outbox::End{generation, std::move(outcome)}; });
     });
+  }
+
+  detail::CheckpointSource take_source(const wire::CheckpointPlace& place) {
+    return {place.id, place.iteration, inbox_.take(place.bytes), place.folder, place.files};
+  }
+
+  void checkpoint_over(const wire::CheckpointAnswer& answer) {
+    auto source = take_source(answer.place);
+    if (session_ && answer.generation == generation_)
+      session_->checkpoints("CheckpointAnswer")
+          .answer({answer.generation, answer.number, std::move(source), answer.error});
   }
 
   void begin_calls(const wire::Calls& calls) {
@@ -177,6 +196,7 @@ private:
                          static_cast<std::uint8_t>(contents.form->outcome.code), contents.form->outcome.payload});
     for (auto& request : store_->take_requests()) compat::tell(self_, store_actor_, std::move(request));
     send_replies(std::move(contents.replies));
+    for (auto& part : contents.parts) send_part(std::move(part));
     if (contents.end) send_end(std::move(*contents.end));
     if (contents.left) {
       gate_->close();
@@ -216,6 +236,15 @@ private:
       message.replies.push_back({reply.id, failed, static_cast<std::uint8_t>(reply.outcome.code), std::move(blob)});
     }
     if (!message.replies.empty()) compat::tell(self_, group_, std::move(message));
+  }
+
+  void send_part(detail::SavedPart part) {
+    const auto blob = [this](std::string bytes) { return send_blob(self_, group_, token_, std::move(bytes)); };
+    compat::tell(
+        self_, group_,
+        wire::CheckpointPart{token_, part.generation, part.number, part.parts, part.iteration,
+                             blob(detail::pack(part.metrics)), blob(std::move(part.bytes)), std::move(part.memory),
+                             blob(detail::pack(detail::written_to_json(part))), std::move(part.error)});
   }
 
   void send_end(Outbox::End end) {

@@ -77,12 +77,14 @@ public:
         [this](const wire::SetupDone& done) { setup_done(done); },
         [this](const wire::FormDone& done) { form_done(done); },
         [this](const wire::Reports& reports) { add_reports(reports); },
+        [this](const wire::CheckpointPart& part) { checkpoint_part(part); },
         [this](const wire::RankDone& done) { rank_done(done); },
         [this](const wire::Replies& replies) { answer(replies); },
         [this](const local::BeginAttempt& begin) { begin_attempt(begin); },
         [this](const local::StopAttempt& stop) { perform(machine_->stop_attempt(stop.at_once, Clock::now())); },
         [this](const local::LeaveGroup& leave) { perform(machine_->leave(leave.patience, Clock::now())); },
         [this](const local::Consumed& consumed) { give_credit(consumed); },
+        [this](const local::SaveOver& over) { save_over(over); },
         [this](const local::ProcessNews& news) { process_news(news); },
         [this](const local::Drained& drained) { drain_.drained(drained.ticket); },
         [this](const local::ReapCheck& check) {
@@ -178,6 +180,9 @@ private:
     request.detailed_metrics = run.detailed_metrics;
     request.window_reports = window_.reports;
     request.window_bytes = window_.bytes;
+    request.first_checkpoint = checkpoint_setup_.first_id;
+    request.checkpoint_folder = checkpoint_setup_.folder;
+    request.start = send_place(rank, checkpoint_setup_.start);
     compat::tell(self_, rank.handle, std::move(request));
     view_->set_running(action.rank);
   }
@@ -203,6 +208,7 @@ private:
     results_.clear();
     run_.reset();
     rounds_.reset();
+    checkpoints_ = nullptr;
   }
 
   void act(const engine::GroupGone& action) {
@@ -326,6 +332,8 @@ private:
   void begin_attempt(const local::BeginAttempt& begin) {
     run_ = begin.run;
     generation_ = begin.generation;
+    checkpoint_setup_ = begin.checkpoint_setup;
+    checkpoints_ = caf::actor_cast<CheckpointsActor>(begin.checkpoints);
     const auto& settings = spec_->settings;
     results_.assign(ranks_.size(), Json());
     rounds_.emplace(
@@ -363,6 +371,41 @@ private:
     const auto credits = rounds_->consumed(consumed.rounds);
     for (std::size_t i = 0; i < ranks_.size(); ++i)
       if (ranks_[i].handle) compat::tell(self_, ranks_[i].handle, credits[i]);
+  }
+
+  // ---- checkpoints
+
+  wire::CheckpointPlace send_place(const Rank& rank, const detail::CheckpointSource& source) {
+    return {source.id, source.iteration, send_blob(self_, rank.handle, rank.token, source.bytes), source.folder,
+            source.files};
+  }
+
+  void checkpoint_part(const wire::CheckpointPart& message) {
+    auto* rank = find(message.token);
+    if (!rank) return;
+    auto part = std::make_shared<detail::SavedPart>();
+    part->metrics = detail::unpack(rank->inbox.take(message.metrics));
+    part->bytes = rank->inbox.take(message.bytes);
+    detail::written_from_json(detail::unpack(rank->inbox.take(message.written)), *part);
+    if (!run_ || message.generation != generation_) return;
+    part->generation = message.generation;
+    part->number = message.number;
+    part->rank = index_of(rank);
+    part->parts = message.parts;
+    part->iteration = message.iteration;
+    part->memory = message.memory;
+    part->error = message.error;
+    compat::tell(self_, checkpoints_, local::PartSaved{std::move(part)});
+  }
+
+  void save_over(const local::SaveOver& over) {
+    if (!run_ || over.result.generation != generation_) return;
+    for (auto& rank : ranks_)
+      if (rank.handle)
+        compat::tell(self_, rank.handle,
+                     wire::CheckpointAnswer{over.result.generation, over.result.number,
+                                            send_place(rank, over.result.source), over.result.error});
+    if (over.failure) perform(machine_->fail_attempt(*over.failure, Clock::now()));
   }
 
   void rank_done(const wire::RankDone& done) {
@@ -442,6 +485,8 @@ private:
   // The current attempt.
   std::shared_ptr<detail::Run> run_;
   std::uint64_t generation_ = 0;
+  detail::CheckpointSetup checkpoint_setup_;
+  CheckpointsActor checkpoints_;
   std::optional<RoundFlow> rounds_;
   std::vector<Json> results_;
 

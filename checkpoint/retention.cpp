@@ -53,6 +53,10 @@ std::vector<std::uint64_t> Retention::add(std::uint64_t id, double score) {
   return dropped;
 }
 
+void Retention::forget(std::uint64_t id) {
+  std::erase_if(entries_, [id](const Entry& entry) { return entry.id == id; });
+}
+
 std::vector<std::uint64_t> Retention::kept() const {
   std::vector<std::uint64_t> ids;
   for (const auto& entry : entries_) ids.push_back(entry.id);

@@ -25,6 +25,9 @@ public:
   /// be the new one.
   std::vector<std::uint64_t> add(std::uint64_t id, double score);
 
+  /// It is gone for another reason.
+  void forget(std::uint64_t id);
+
   /// Those that stay, best first.
   std::vector<std::uint64_t> kept() const;
   std::optional<std::uint64_t> best() const;

@@ -3,10 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <troupe/json.hpp>
+
+#include "checkpoint/manifest.hpp"
 
 namespace troupe::detail {
 
@@ -15,28 +18,43 @@ inline constexpr std::size_t small_checkpoint_bytes = std::size_t{128} << 10;
 
 /// Where a checkpoint can be had.
 struct CheckpointSource {
-  std::uint64_t id = 0;            ///< 0: there is none
+  std::uint64_t id = 0;            ///< 0: it is of no run
   std::int64_t iteration = 0;      ///< reports that its run had made before it; 0 for one of another run
   std::string bytes;               ///< by value, or
   std::string folder;              ///< a committed folder, or
   std::vector<std::string> files;  ///< shards in memory, in rank order, as paths that this user's processes can open
 
-  explicit operator bool() const { return id != 0; }
+  /// Whether there is one.
+  explicit operator bool() const { return !bytes.empty() || !folder.empty() || !files.empty(); }
+};
+
+/// What a rank needs to know of checkpoints when an attempt begins.
+struct CheckpointSetup {
+  std::uint64_t generation = 0;
+  std::uint64_t first_id = 1;  ///< of the attempt's first checkpoint
+  std::string folder;          ///< where shards are written; empty: into memory
+  CheckpointSource start;      ///< what load_checkpoint() gives before the first save
 };
 
 /// One rank's part of one checkpoint.
 struct SavedPart {
   std::uint64_t generation = 0;
-  std::uint64_t number = 0;    ///< which save of the attempt: 1, 2, ...
+  std::uint64_t number = 0;  ///< which save of the attempt: 1, 2, ...
   std::int32_t rank = 0;
-  std::int32_t parts = 1;      ///< so many ranks' parts make the checkpoint
-  std::int64_t iteration = 0;  ///< reports made before it
-  Json metrics;                ///< reported with it; null: none
-  std::string bytes;           ///< by value, or
-  std::string file;            ///< where the shard was written
-  Json shard;                  ///< what the manifest must say of it
-  std::string error;           ///< why there is neither
+  std::int32_t parts = 1;          ///< so many ranks' parts make the checkpoint
+  std::int64_t iteration = 0;      ///< reports made before it
+  Json metrics;                    ///< reported with it; null: none
+  std::string bytes;               ///< by value, or
+  std::string memory;              ///< a shard in memory, as a path, or
+  std::optional<ShardInfo> shard;  ///< a shard in the checkpoint's folder, or
+  bool has_files = false;          ///< the user's files in there
+  std::vector<FileInfo> files;
+  std::string error;  ///< why there is nothing
 };
+
+/// What was written to disk of a part, as it travels.
+Json written_to_json(const SavedPart& part);
+void written_from_json(const Json& json, SavedPart& part);
 
 /// What became of a save.
 struct SaveResult {

@@ -180,6 +180,11 @@ ShardInfo write_shard(const std::filesystem::path& path, const std::string& inde
   }
 }
 
+ShardInfo write_shard(File& file, const Checkpoint& checkpoint, const ShardOptions& options) {
+  const auto flat = flatten(checkpoint);
+  return write_shard(file, write_records(flat.records), flat.size, TensorsInPlace(flat), options);
+}
+
 ShardInfo write_shard(const std::filesystem::path& path, const Checkpoint& checkpoint, const ShardOptions& options) {
   const auto flat = flatten(checkpoint);
   return write_shard(path, write_records(flat.records), flat.size, TensorsInPlace(flat), options);

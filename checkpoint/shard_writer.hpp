@@ -40,6 +40,7 @@ ShardInfo write_shard(const std::filesystem::path& path, const Checkpoint& check
 ShardInfo write_shard(const std::filesystem::path& path, const std::string& index, std::uint64_t tensors_size,
                       const ShardData& data, const ShardOptions& options);
 /// Writes into an open, empty file.
+ShardInfo write_shard(File& file, const Checkpoint& checkpoint, const ShardOptions& options);
 ShardInfo write_shard(File& file, const std::string& index, std::uint64_t tensors_size, const ShardData& data,
                       const ShardOptions& options);
 

@@ -3,10 +3,12 @@
 
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <utility>
 
 #include <troupe/error.hpp>
 
+#include "checkpoint/keeper.hpp"
 #include "runtime/session/session.hpp"
 
 namespace troupe {
@@ -29,7 +31,9 @@ class LocalAttempt {
 public:
   LocalAttempt(detail::Run& run, int attempt) : run_(run), attempt_(attempt) {}
 
-  static std::shared_ptr<LocalAttempt> make(detail::Run& run, int number) {
+  /// `fail` ends the run.
+  static std::shared_ptr<LocalAttempt> make(detail::Run& run, int number,
+                                            const std::function<void(const std::string&)>& fail) {
     auto attempt = std::make_shared<LocalAttempt>(run, number);
     // Weak: a thread that the function left behind may report when the attempt is over.
     attempt->channel_ =
@@ -38,6 +42,19 @@ public:
         });
     attempt->session_ =
         std::make_shared<detail::Session>(detail::RankInfo{}, attempt->channel_, run.spec.detailed_metrics);
+    auto keeper = run.spec.keeper;
+    const auto client = std::make_shared<std::weak_ptr<detail::CheckpointClient>>();
+    auto checkpoints =
+        std::make_shared<detail::CheckpointClient>(0, 1, keeper->begin_attempt(static_cast<std::uint64_t>(number)),
+                                                   [keeper, fail, client](detail::SavedPart part) {
+                                                     for (auto& over : keeper->add(std::move(part))) {
+                                                       if (auto alive = client->lock())
+                                                         alive->answer(std::move(over.result));
+                                                       if (!over.fatal.empty()) fail(over.fatal);
+                                                     }
+                                                   });
+    *client = checkpoints;
+    attempt->session_->keep_checkpoints(std::move(checkpoints));
     return attempt;
   }
 
@@ -168,13 +185,17 @@ void LocalWorkers::run(const std::shared_ptr<detail::Run>& run, const engine::Re
   for (;;) {
     if (!actions.empty())
       if (auto* finish = std::get_if<engine::FinishRun>(&actions.front())) {
+        run->spec.keeper->close();
         auto outcome = std::move(finish->outcome);
         Json result;
         if (!last_.failed && !last_.stopped) result = detail::unpack(last_.payload);
         return run->finish({std::move(outcome), {std::move(result)}});
       }
     const auto number = control->locked([](engine::RunMachine& machine) { return machine.attempt(); });
-    auto attempt = LocalAttempt::make(*run, number);
+    auto attempt = LocalAttempt::make(*run, number, [control](const std::string& text) {
+      control->stop(engine::StopReason::failure,
+                    engine::Failure{engine::FailureKind::fatal, ErrorCode::invalid_option, -1, text, {}});
+    });
     control->set_attempt(attempt);
     last_ = run_user_code([&] { return code_->run(attempt->session(), run->spec.function, run->spec.config); });
     control->set_attempt(nullptr);

@@ -4,12 +4,15 @@
 #include <unistd.h>
 
 #include <ctime>
+#include <fstream>
 #include <utility>
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <troupe/error.hpp>
 #include <troupe/version.hpp>
 
+#include "checkpoint/keeper.hpp"
 #include "runtime/base/host.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/write_file.hpp"
@@ -59,6 +62,13 @@ RunFile::RunFile(std::filesystem::path directory, const detail::Settings& settin
   content_["driver"] = {{"host", detail::host_name()}, {"pid", ::getpid()}};
   set_ranks(workers);
   content_["timings"] = {{"actor_system_ms", timings.actor_system_ms}, {"workers_ms", timings.workers_ms}};
+  if (std::filesystem::exists(path_)) {
+    // A run that goes on: what it was before stays readable.
+    const auto before = read_run_file(path_.parent_path());
+    content_["earlier"] = before.value("earlier", Json::array());
+    content_["earlier"].push_back(
+        {{"started", before.value("started", Json())}, {"outcome", before.value("outcome", Json())}});
+  }
   content_["started"] = now_text();
   content_["outcome"] = {{"status", "running"}};
   write();
@@ -74,7 +84,8 @@ void RunFile::set_ranks(const std::vector<local::GroupView::Row>& workers) {
   content_["ranks"] = std::move(ranks);
 }
 
-void RunFile::finish(const detail::RunResult& result, const std::vector<local::GroupView::Row>& workers) {
+void RunFile::finish(const detail::RunResult& result, const std::vector<local::GroupView::Row>& workers,
+                     const detail::CheckpointKeeper& keeper) {
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begun_;
   set_ranks(workers);
   content_["ended"] = now_text();
@@ -86,12 +97,24 @@ void RunFile::finish(const detail::RunResult& result, const std::vector<local::G
     outcome["error"] = describe_failure(result.outcome);
   }
   content_["outcome"] = std::move(outcome);
+  content_["checkpoints"] = {{"committed", keeper.committed()}, {"errors", keeper.errors()}};
   try {
     write();
   } catch (const std::exception& error) {
     // The run's own result matters more.
     log_error("{}", error.what());
   }
+}
+
+Json read_run_file(const std::filesystem::path& directory) {
+  std::ifstream in(directory / "run.json");
+  auto content = Json::parse(in, nullptr, false);
+  if (!content.is_object() || !content.contains("num_workers") || !content.contains("backend"))
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} holds no run: it has no run.json that troupe wrote. Give the folder of a run, such as "
+                            "<logdir>/run_001",
+                            directory.string()));
+  return content;
 }
 
 void RunFile::write() const {

@@ -26,7 +26,8 @@ public:
   RunFile(std::filesystem::path directory, const detail::Settings& settings, const detail::RunSpec& run, Json config,
           const std::vector<local::GroupView::Row>& workers, StartTimings timings);
   /// Writes the outcome. `workers`: those of the last attempt.
-  void finish(const detail::RunResult& result, const std::vector<local::GroupView::Row>& workers);
+  void finish(const detail::RunResult& result, const std::vector<local::GroupView::Row>& workers,
+              const detail::CheckpointKeeper& keeper);
 
 private:
   void set_ranks(const std::vector<local::GroupView::Row>& workers);
@@ -36,5 +37,8 @@ private:
   Json content_;
   std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
 };
+
+/// The run.json of a run. Throws invalid_argument when the folder holds no run.
+Json read_run_file(const std::filesystem::path& directory);
 
 }  // namespace troupe

@@ -7,6 +7,7 @@
 #include <troupe/embed.hpp>
 
 #include "actors/system.hpp"
+#include "checkpoint/keeper.hpp"
 #include "runtime/trainer_impl.hpp"
 
 namespace troupe {
@@ -30,6 +31,33 @@ int Trainer::num_workers() const { return impl_->num_workers(); }
 std::vector<int> Trainer::worker_pids() const { return impl_->worker_pids(); }
 const std::filesystem::path& Trainer::logdir() const { return impl_->logdir(); }
 std::filesystem::path Trainer::latest_run_dir() const { return impl_->latest_run_dir(); }
+Trainer Trainer::restore(const std::filesystem::path& run_dir, TrainerOptions options) {
+  return Trainer(detail::TrainerImpl::restore(run_dir, std::move(options)));
+}
+std::optional<Checkpoint> Trainer::latest_checkpoint() const {
+  auto keeper = impl_->keeper();
+  return keeper ? keeper->latest() : std::nullopt;
+}
+std::filesystem::path Trainer::latest_checkpoint_dir() const {
+  auto keeper = impl_->keeper();
+  return keeper ? keeper->folder() : std::filesystem::path();
+}
+std::filesystem::path Trainer::latest_checkpoint_path() const {
+  auto keeper = impl_->keeper();
+  return keeper ? keeper->latest_path() : std::filesystem::path();
+}
+std::filesystem::path Trainer::best_checkpoint_path() const {
+  auto keeper = impl_->keeper();
+  return keeper ? keeper->best_path() : std::filesystem::path();
+}
+std::vector<std::pair<Checkpoint, Json>> Trainer::best_checkpoints() const {
+  auto keeper = impl_->keeper();
+  return keeper ? keeper->best() : std::vector<std::pair<Checkpoint, Json>>();
+}
+std::vector<std::string> Trainer::checkpoint_errors() const {
+  auto keeper = impl_->keeper();
+  return keeper ? keeper->errors() : std::vector<std::string>();
+}
 std::string Trainer::to_string() const { return impl_->to_string(); }
 
 std::ostream& operator<<(std::ostream& out, const Trainer& trainer) { return out << trainer.to_string(); }

@@ -14,6 +14,7 @@
 #include <troupe/init.hpp>
 
 #include "actors/system.hpp"
+#include "checkpoint/keeper.hpp"
 #include "runtime/actor_calls.hpp"
 #include "runtime/base/host.hpp"
 #include "runtime/base/log.hpp"
@@ -68,6 +69,18 @@ TrainerImpl::~TrainerImpl() {
   } catch (const std::exception& error) {
     log_error("{}", error.what());
   }
+}
+
+std::unique_ptr<TrainerImpl> TrainerImpl::restore(const std::filesystem::path& run_dir, TrainerOptions options) {
+  const auto folder = std::filesystem::absolute(run_dir).lexically_normal();
+  const auto file = read_run_file(folder);
+  options.logdir = folder.parent_path();
+  if (!options.num_workers && !options.workers) options.num_workers = file.at("num_workers").get<int>();
+  if (options.backend.name.empty() && !options.backend_args)
+    options.backend = BackendConfig(file.at("backend").get<std::string>(), file.at("backend_options"));
+  auto impl = std::make_unique<TrainerImpl>(options, nullptr);
+  impl->restored_ = folder;
+  return impl;
 }
 
 // ---- start and shutdown ---------------------------------------------------------------------------------------------
@@ -224,16 +237,28 @@ std::shared_ptr<Run> TrainerImpl::prepare_run(const Fn& function, RunOptions& op
   if (auto active = active_run_.lock(); active && !active->finished())
     throw Error(ErrorCode::invalid_state,
                 "a run of this trainer is active already: let it end, or use a second Trainer beside it");
-  latest_run_dir_ = spec.directory = make_run_dir(logdir_);
+  const auto [directory, resume] = next_run_dir(options.resume);
+  auto keeper = std::make_shared<CheckpointKeeper>(
+      KeeperOptions{directory, options.checkpoint_strategy, std::move(options.checkpoint), resume});
+  latest_run_dir_ = spec.directory = directory;
+  spec.keeper = keeper;
   const auto rows = group.view ? group.view->begin_run() : local_rows();
   auto file = std::make_shared<RunFile>(spec.directory, settings_, spec, options.config, rows, group.timings);
-  spec.on_end = [file, view = group.view](const RunResult& result) {
-    file->finish(result, view ? view->ran() : local_rows());
+  spec.on_end = [file, view = group.view, keeper, before = std::exchange(keeper_, keeper)](const RunResult& result) {
+    if (before && keeper->committed() > 0) before->drop_spare_latest();
+    file->finish(result, view ? view->ran() : local_rows(), *keeper);
   };
   auto run = std::make_shared<Run>(std::move(spec));
   active_run_ = run;
   run->while_active = stop_on_interrupt(run);
   return run;
+}
+
+std::pair<std::filesystem::path, bool> TrainerImpl::next_run_dir(bool resume) {
+  if (auto restored = std::exchange(restored_, {}); !restored.empty()) return {restored, true};
+  if (resume)
+    if (auto latest = detail::latest_run_dir(logdir_); !latest.empty()) return {latest, true};
+  return {make_run_dir(logdir_), false};
 }
 
 void TrainerImpl::begin(const std::shared_ptr<Run>& run, const Group& group) {
@@ -304,6 +329,11 @@ std::vector<int> TrainerImpl::worker_pids() const {
 std::filesystem::path TrainerImpl::latest_run_dir() const {
   std::lock_guard lock(mutex_);
   return latest_run_dir_;
+}
+
+std::shared_ptr<CheckpointKeeper> TrainerImpl::keeper() const {
+  std::lock_guard lock(mutex_);
+  return keeper_;
 }
 
 std::string TrainerImpl::to_string() const {

@@ -25,6 +25,8 @@ public:
   /// `system` is null for the private one.
   TrainerImpl(const TrainerOptions& options, caf::actor_system* system);
   ~TrainerImpl();
+  /// One whose next run goes on in that folder.
+  static std::unique_ptr<TrainerImpl> restore(const std::filesystem::path& run_dir, TrainerOptions options);
 
   void start(const Fn& hook, ObjectSpec object);
   std::vector<Json> run(const Fn& function, RunOptions options);
@@ -38,6 +40,8 @@ public:
   std::vector<int> worker_pids() const;
   const std::filesystem::path& logdir() const { return logdir_; }
   std::filesystem::path latest_run_dir() const;
+  /// Of the latest run; null before the first.
+  std::shared_ptr<CheckpointKeeper> keeper() const;
   std::string to_string() const;
 
 private:
@@ -59,6 +63,8 @@ private:
 
   /// Makes the run and its folder; nothing runs yet.
   std::shared_ptr<Run> prepare_run(const Fn& function, RunOptions& options, const Group& group);
+  /// The folder of the next run, and whether there is a run in it to go on with.
+  std::pair<std::filesystem::path, bool> next_run_dir(bool resume);
   /// Sends it to the workers.
   static void begin(const std::shared_ptr<Run>& run, const Group& group);
 
@@ -71,6 +77,8 @@ private:
   std::shared_ptr<Group> group_;
   std::weak_ptr<Run> active_run_;
   std::filesystem::path latest_run_dir_;
+  std::shared_ptr<CheckpointKeeper> keeper_;
+  std::filesystem::path restored_;            // the next run goes on there
   std::shared_ptr<UserThread> local_thread_;  // of an iterator in local mode
 };
 

@@ -93,6 +93,8 @@ int run_number(const std::string& name) {
   return error == std::errc{} && end == last && number > 0 && number < highest ? number : 0;
 }
 
+std::string run_name(int number) { return fmt::format("{}{:03}", run_prefix, number); }
+
 int highest_run(const fs::path& logdir) {
   int highest = 0;
   std::error_code error;
@@ -122,10 +124,15 @@ fs::path make_run_dir(const fs::path& logdir) {
   int number = highest_run(logdir) + 1;
   fs::path path;
   do {
-    path = logdir / fmt::format("{}{:03}", run_prefix, number++);
+    path = logdir / run_name(number++);
   } while (!make_new_folder(path));
   make_folder(path / "logs");
   return path;
+}
+
+fs::path latest_run_dir(const fs::path& logdir) {
+  const int number = highest_run(logdir);
+  return number == 0 ? fs::path() : logdir / run_name(number);
 }
 
 }  // namespace troupe::detail

@@ -17,4 +17,7 @@ std::filesystem::path make_dated_logdir(const std::filesystem::path& parent);
 /// Two callers never get the same one.
 std::filesystem::path make_run_dir(const std::filesystem::path& logdir);
 
+/// The folder of the latest run in there; empty when there is none.
+std::filesystem::path latest_run_dir(const std::filesystem::path& logdir);
+
 }  // namespace troupe::detail

@@ -5,31 +5,26 @@
 
 #include <condition_variable>
 #include <cstdint>
-#include <filesystem>
+#include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include <troupe/checkpoint.hpp>
 
 #include "checkpoint/saved_part.hpp"
+#include "checkpoint/source.hpp"
+#include "checkpoint/writer.hpp"
 
 namespace troupe::detail {
-
-struct CheckpointSetup {
-  std::uint64_t generation = 0;
-  std::uint64_t first_id = 1;  ///< of the attempt's first checkpoint
-  std::string folder;          ///< where shards are written; empty: into memory
-  CheckpointSource start;      ///< what load_checkpoint() gives before the first save
-};
 
 class CheckpointClient {
 public:
   /// `send` carries parts to the keeper; it is called from user threads and from the writer's.
   CheckpointClient(int rank, int world_size, CheckpointSetup setup, std::function<void(SavedPart)> send);
-  ~CheckpointClient();
 
   /// Returns when the state is copied. Waits while two saves are under way; throws Stopped once stopped.
   void save(Checkpoint state, bool sharded, std::int64_t iteration, Json metrics);
@@ -42,26 +37,30 @@ public:
   void answer(SaveResult result);
   /// Ends all waits with Stopped.
   void stop();
-  /// The function has ended: waits until everything that was saved is on its way to the keeper.
+
+  /// The function has ended: returns when everything that was saved is on its way to the keeper.
   void finish() noexcept;
 
 private:
-  class Writer;
+  void hand_over(const Checkpoint& state, SavedPart part);
+  void written_behind(WrittenShard written, SavedPart part);
+  CheckpointWriter& writer();
   void wait_for_answers(std::unique_lock<std::mutex>& lock);
 
   const int rank_;
   const int world_size_;
   const CheckpointSetup setup_;
   const std::function<void(SavedPart)> send_;
-  std::unique_ptr<Writer> writer_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
   bool stopped_ = false;
-  std::uint64_t saves_ = 0;     // of this rank, counted
-  std::uint64_t answered_ = 0;  // the highest number
-  std::uint64_t under_way_ = 0;
+  std::uint64_t saves_ = 0;              // of this rank, counted
+  std::uint64_t answered_ = 0;           // the highest number: answers come in order
+  std::deque<std::uint64_t> under_way_;  // numbers of this rank's parts that were not answered
   CheckpointSource latest_;
+  std::vector<std::pair<std::uint64_t, std::shared_ptr<File>>> memory_;  // what the keeper has not taken over
+  std::unique_ptr<CheckpointWriter> writer_;                             // last: its thread uses the others
 };
 
 }  // namespace troupe::detail

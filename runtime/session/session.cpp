@@ -92,12 +92,43 @@ Session::Session(RankInfo ranks, std::shared_ptr<ReportChannel> channel, bool de
     : ranks_(ranks), channel_(std::move(channel)), detailed_metrics_(detailed_metrics) {}
 
 void Session::stop() {
+  // First: whoever sees that it should stop cannot report or save any more.
+  if (channel_) channel_->stop();
+  if (checkpoints_) checkpoints_->stop();
   {
     std::lock_guard lock(stop_mutex_);
-    stop_.store(true, std::memory_order_relaxed);
+    stop_.store(true, std::memory_order_release);
   }
   stopped_.notify_all();
-  if (channel_) channel_->stop();
+}
+
+void Session::refuse_outside_run(const char* caller) const {
+  throw Error(ErrorCode::invalid_state,
+              fmt::format("{} was called on rank {} outside a run: it works only in a train function that run() or "
+                          "run_iterator() started",
+                          caller, ranks_.world_rank),
+              ranks_.world_rank);
+}
+
+CheckpointClient& Session::checkpoints(const char* caller) const {
+  if (!checkpoints_) refuse_outside_run(caller);
+  return *checkpoints_;
+}
+
+void Session::save_checkpoint(const Checkpoint& state, bool sharded, const Json& metrics) {
+  checkpoints("save_checkpoint()").save(state, sharded, iteration_, metrics);
+}
+
+std::optional<Checkpoint> Session::load_checkpoint() {
+  auto [checkpoint, iteration] = checkpoints("load_checkpoint()").load();
+  // A function that goes on where an earlier attempt was counts on from there.
+  std::int64_t none = 0;
+  if (checkpoint) iteration_.compare_exchange_strong(none, iteration);
+  return std::move(checkpoint);
+}
+
+void Session::finish() noexcept {
+  if (checkpoints_) checkpoints_->finish();
 }
 
 void Session::wait_for_stop() {
@@ -115,12 +146,7 @@ bool Session::wait_for_stop(std::chrono::milliseconds timeout) {
 }
 
 void Session::report(const Json& metrics) {
-  if (!channel_)
-    throw Error(ErrorCode::invalid_state,
-                fmt::format("report() was called on rank {} outside a run: only a train function that run() or "
-                            "run_iterator() started can report",
-                            ranks_.world_rank),
-                ranks_.world_rank);
+  if (!channel_) refuse_outside_run("report()");
   // The buffer is reused: a report of the usual size allocates nothing here.
   thread_local std::string packed;
   packed.clear();

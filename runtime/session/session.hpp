@@ -9,10 +9,12 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include <troupe/json.hpp>
 
+#include "runtime/session/checkpoint_client.hpp"
 #include "runtime/session/report_channel.hpp"
 
 namespace troupe::detail {
@@ -58,12 +60,21 @@ public:
   Session(RankInfo ranks, std::shared_ptr<ReportChannel> channel, bool detailed_metrics);
 
   const RankInfo& ranks() const { return ranks_; }
-  bool should_stop() const { return stop_.load(std::memory_order_relaxed); }
+  bool should_stop() const { return stop_.load(std::memory_order_acquire); }
   void wait_for_stop();
   bool wait_for_stop(std::chrono::milliseconds timeout);
   /// Makes should_stop() true and every report() throw Stopped.
   void stop();
   void report(const Json& metrics);
+
+  /// The attempt's checkpoints go through this; set before the function runs.
+  void keep_checkpoints(std::shared_ptr<CheckpointClient> client) { checkpoints_ = std::move(client); }
+  /// Throws invalid_state outside a run; `caller` is named then.
+  CheckpointClient& checkpoints(const char* caller) const;
+  void save_checkpoint(const Checkpoint& state, bool sharded, const Json& metrics);
+  std::optional<Checkpoint> load_checkpoint();
+  /// The function has ended: what it saved is on its way when this returns.
+  void finish() noexcept;
 
   /// The session of the calling thread, else the one of the process, else null.
   static std::shared_ptr<Session> current();
@@ -76,18 +87,20 @@ public:
 
 private:
   using Clock = std::chrono::steady_clock;
+  [[noreturn]] void refuse_outside_run(const char* caller) const;
   void append_report(std::string& out, const Json& metrics, std::string_view packed);
 
   const RankInfo ranks_;
   std::shared_ptr<RankData> data_ = std::make_shared<RankData>();
   const std::shared_ptr<ReportChannel> channel_;
+  std::shared_ptr<CheckpointClient> checkpoints_;
   const bool detailed_metrics_ = false;
   std::atomic<bool> stop_{false};  // written under the mutex: no waiter may miss it
   std::mutex stop_mutex_;
   std::condition_variable stopped_;
 
-  // Guarded by the channel's lock.
-  std::int64_t iteration_ = 0;
+  // Changed under the channel's lock.
+  std::atomic<std::int64_t> iteration_{0};
   Clock::time_point last_report_ = Clock::now();
   double total_seconds_ = 0;
 };

@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include <troupe/error.hpp>
+
 #include "runtime/session/session.hpp"
 
 namespace troupe::train {
@@ -10,6 +12,37 @@ namespace troupe::train {
 using detail::Session;
 
 void report(const Json& metrics) { Session::require("train::report()")->report(metrics); }
+
+namespace {
+
+void check_options(const Checkpoint& state, const SaveOptions& options) {
+  if (options.files && !state.has_files())
+    throw Error(ErrorCode::invalid_argument,
+                "save_checkpoint(): with files = true the state is a folder of files: pass its path, or "
+                "Checkpoint::from_directory(path)");
+  if (options.sharded && state.has_files())
+    throw Error(ErrorCode::invalid_argument,
+                "save_checkpoint(): a folder of files cannot be sharded: rank 0's is kept");
+}
+
+}  // namespace
+
+void save_checkpoint(const Checkpoint& state, SaveOptions options) {
+  auto session = Session::require("train::save_checkpoint()");
+  check_options(state, options);
+  session->save_checkpoint(state, options.sharded, nullptr);
+}
+
+void report(const Json& metrics, const Checkpoint& checkpoint, SaveOptions options) {
+  auto session = Session::require("train::report()");
+  check_options(checkpoint, options);
+  session->report(metrics);
+  session->save_checkpoint(checkpoint, options.sharded, metrics);
+}
+
+std::optional<Checkpoint> load_checkpoint() { return Session::require("train::load_checkpoint()")->load_checkpoint(); }
+
+void flush_checkpoints() { Session::require("train::flush_checkpoints()")->checkpoints("flush_checkpoints()").flush(); }
 
 int world_rank() { return Session::require("train::world_rank()")->ranks().world_rank; }
 int local_rank() { return Session::require("train::local_rank()")->ranks().local_rank; }

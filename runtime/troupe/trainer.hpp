@@ -3,8 +3,10 @@
 #pragma once
 
 #include <filesystem>
+#include <initializer_list>
 #include <iosfwd>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +14,8 @@
 #include <fmt/ostream.h>
 
 #include <troupe/callback.hpp>
+#include <troupe/checkpoint.hpp>
+#include <troupe/checkpoint_strategy.hpp>
 #include <troupe/fn.hpp>
 #include <troupe/options.hpp>
 #include <troupe/run_iterator.hpp>
@@ -32,11 +36,30 @@ struct ObjectSpec {
 };
 }  // namespace detail
 
+/// A checkpoint or none: `.checkpoint = {{"epoch", 2}}`, `= Checkpoint::from_path(folder)`, `=
+/// trainer.latest_checkpoint()`.
+class StartCheckpoint : public std::optional<Checkpoint> {
+public:
+  StartCheckpoint() = default;
+  StartCheckpoint(std::initializer_list<detail::CheckpointBrace> braces) : optional(Checkpoint(braces)) {}
+  StartCheckpoint(Checkpoint checkpoint) : optional(std::move(checkpoint)) {}  // NOLINT(google-explicit-constructor)
+  StartCheckpoint(std::optional<Checkpoint> checkpoint)                        // NOLINT(google-explicit-constructor)
+      : optional(std::move(checkpoint)) {}
+  StartCheckpoint(const Json& object) : optional(Checkpoint(object)) {}  // NOLINT(google-explicit-constructor)
+};
+
 /// What a run gets, in Ray's argument order.
 struct RunOptions {
   /// Handed to the function on every worker. An object; omitted: `{}`.
   Json config = {};
   std::vector<std::shared_ptr<TrainingCallback>> callbacks = {};
+  /// What load_checkpoint() gives before the function has saved one.
+  StartCheckpoint checkpoint = {};
+  CheckpointStrategy checkpoint_strategy = {};
+
+  /// Go on with the latest run in the log directory, in its folder: load_checkpoint() gives its latest checkpoint, ids
+  /// and counters go on. Without an earlier run this is an ordinary one.
+  bool resume = false;
 };
 
 /// Not thread safe, except that shutdown() may be called while another thread is in run().
@@ -47,6 +70,10 @@ public:
   ~Trainer();
   Trainer(Trainer&&) noexcept;
   Trainer& operator=(Trainer&&) noexcept;
+
+  /// A trainer whose next run goes on with the run in that folder, which may have died with its program. Of the options
+  /// that are not given, number of workers and backend are those of that run; `logdir` is its parent.
+  static Trainer restore(const std::filesystem::path& run_dir, TrainerOptions options = {});
 
   /// Starts the workers and sets up the backend; `initialization_hook` runs on each worker before anything else.
   /// Throws start_failed when workers cannot be started, user_code when the hook throws.
@@ -100,6 +127,19 @@ public:
   const std::filesystem::path& logdir() const;
   /// `<logdir>/run_001` and so on; empty before the first run.
   std::filesystem::path latest_run_dir() const;
+  /// Checkpoints of the latest run (or of the one that is active): its newest one, else the one it was given.
+  std::optional<Checkpoint> latest_checkpoint() const;
+  std::optional<Checkpoint> get_last_checkpoint() const { return latest_checkpoint(); }
+  /// `<run>/checkpoints`; empty before the first run.
+  std::filesystem::path latest_checkpoint_dir() const;
+  /// Folder of the newest one; empty when there is none on disk.
+  std::filesystem::path latest_checkpoint_path() const;
+  /// Folder of the best one by the run's CheckpointStrategy (default: the newest); empty when there is none on disk.
+  std::filesystem::path best_checkpoint_path() const;
+  /// Those that are kept, best first, each with the metrics that were reported with it.
+  std::vector<std::pair<Checkpoint, Json>> best_checkpoints() const;
+  /// Saves of the latest run that failed, as text; the run went on.
+  std::vector<std::string> checkpoint_errors() const;
   /// A table of resources and workers.
   std::string to_string() const;
 

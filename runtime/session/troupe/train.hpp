@@ -6,6 +6,11 @@
 #include <chrono>
 #include <memory>
 
+#include <concepts>
+#include <filesystem>
+#include <optional>
+
+#include <troupe/checkpoint.hpp>
 #include <troupe/json.hpp>
 
 namespace troupe {
@@ -19,6 +24,31 @@ namespace train {
 /// Returns at once while credit is left, waits for a slow consumer otherwise. Throws Stopped when the run is being
 /// stopped, invalid_argument for anything but an object, too_large above 16 MiB.
 void report(const Json& metrics);
+
+struct SaveOptions {
+  /// False: all ranks hold the same state, and rank 0's is kept. True: the parts of all ranks are kept.
+  bool sharded = false;
+  /// The state is a folder of files, which are copied.
+  bool files = false;
+};
+
+/// Saves the state of this rank: `train::save_checkpoint({{"epoch", epoch}, {"model", state}})`. All ranks call it
+/// equally often. Returns when the state is copied; it is written behind the function's back, and waits while two are
+/// under way. A save that fails is told in the log and in run.json, and the one before it stays. `_timestamp` and
+/// `_current_checkpoint_id` are added.
+void save_checkpoint(const Checkpoint& state, SaveOptions options = {});
+/// With `files`: a copy of the folder.
+template <class Path>
+  requires std::convertible_to<Path, std::filesystem::path>
+void save_checkpoint(const Path& folder, SaveOptions options) {
+  save_checkpoint(Checkpoint::from_directory(folder), options);
+}
+/// Reports, and saves with the metrics: a CheckpointStrategy may rank by them.
+void report(const Json& metrics, const Checkpoint& checkpoint, SaveOptions options = {});
+/// The latest checkpoint of this run, else the one that run() was given, else nothing. Waits for those under way.
+std::optional<Checkpoint> load_checkpoint();
+/// Waits until all checkpoints of this rank are safe (or have failed).
+void flush_checkpoints();
 
 /// Rank among all workers, among those of this host, and the number of this host.
 int world_rank();
@@ -65,6 +95,7 @@ private:
 /// The names of Ray AIR's session module.
 namespace session {
 using train::report;
+inline std::optional<Checkpoint> get_checkpoint() { return load_checkpoint(); }
 inline int get_world_size() { return world_size(); }
 inline int get_world_rank() { return world_rank(); }
 inline int get_local_rank() { return local_rank(); }

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/keeper.hpp"
+
+#include <algorithm>
+#include <ctime>
+#include <limits>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+#include <troupe/error.hpp>
+
+#include "checkpoint/file.hpp"
+#include "checkpoint/folder.hpp"
+#include "checkpoint/scan.hpp"
+#include "checkpoint/shard_writer.hpp"
+#include "runtime/base/log.hpp"
+
+namespace troupe::detail {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* iteration_key = "_training_iteration";
+
+}  // namespace
+
+CheckpointKeeper::CheckpointKeeper(KeeperOptions options)
+    : options_(std::move(options)), retention_(options_.strategy) {
+  if (options_.resume) adopt_existing();
+}
+
+CheckpointKeeper::~CheckpointKeeper() = default;
+
+fs::path CheckpointKeeper::folder() const { return options_.directory / "checkpoints"; }
+
+// ---- attempts -------------------------------------------------------------------------------------------------------
+
+/// What an earlier program has left: committed ones are taken over, all else goes.
+void CheckpointKeeper::adopt_existing() {
+  for (const auto& place : {folder(), spare_folder()}) {
+    sweep(place);
+    std::vector<std::string> damaged;
+    for (auto& found : scan(place, &damaged)) {
+      auto& entry = entries_[found.manifest.id];
+      entry.metrics = found.manifest.metrics;
+      entry.folder = found.path;
+      entry.source.id = found.manifest.id;
+      entry.source.iteration = entry.metrics.value(iteration_key, std::int64_t{0});
+      entry.source.folder = found.path.string();
+    }
+    for (const auto& text : damaged) note_error(text);
+    // A damaged one stays for people to look at, so its number is taken too.
+    std::error_code none;
+    for (const auto& child : fs::directory_iterator(place, none))
+      next_id_ = std::max(next_id_, checkpoint_id(child.path().filename().string()).value_or(0) + 1);
+  }
+  if (entries_.empty()) return;
+  latest_ = entries_.rbegin()->first;
+  pass_over_damaged();
+  std::vector<std::uint64_t> ids;
+  for (const auto& [id, entry] : entries_) ids.push_back(id);
+  for (auto id : ids)
+    if (const auto why = rank_and_evict(id); !why.empty()) note_error(why);
+}
+
+CheckpointSetup CheckpointKeeper::begin_attempt(std::uint64_t generation) {
+  std::lock_guard lock(mutex_);
+  pending_.clear();
+  sweep(folder());  // of attempts that did not get that far
+  generation_ = generation;
+  first_id_ = next_id_;
+  next_number_ = 1;
+  pass_over_damaged();
+  CheckpointSetup setup{generation, first_id_, on_disk() ? folder().string() : std::string(), {}};
+  setup.start = latest_ ? entries_.at(*latest_).source : start_source();
+  return setup;
+}
+
+/// One that does not verify is not where the ranks go on: the one before it is.
+void CheckpointKeeper::pass_over_damaged() {
+  while (latest_ && !entries_.at(*latest_).folder.empty()) {
+    try {
+      return CheckpointFolder::open(entries_.at(*latest_).folder)->verify();
+    } catch (const Error& error) {
+      note_error(fmt::format("checkpoint {} is passed over: {}", *latest_, error.what()));
+    }
+    retention_.forget(*latest_);
+    entries_.erase(*latest_);
+    latest_ = entries_.empty() ? std::nullopt : std::optional(entries_.rbegin()->first);
+  }
+}
+
+CheckpointSource CheckpointKeeper::start_source() {
+  CheckpointSource source;
+  if (!options_.start) return source;
+  if (const auto path = options_.start->path(); !path.empty()) {
+    source.folder = path.string();
+  } else if (options_.start->bytes() <= small_checkpoint_bytes) {
+    source.bytes = encode(*options_.start);
+  } else {
+    if (!start_memory_) start_memory_.emplace(*options_.start, 0, 0);
+    source.files = {start_memory_->path()};
+  }
+  return source;
+}
+
+void CheckpointKeeper::close() {
+  std::lock_guard lock(mutex_);
+  pending_.clear();
+  generation_ = 0;  // nothing more is accepted
+  sweep(folder());
+}
+
+std::vector<CheckpointKeeper::Over> CheckpointKeeper::add(SavedPart part) {
+  std::lock_guard lock(mutex_);
+  if (part.generation != generation_ || part.number < next_number_) return {};
+  pending_[part.number].insert_or_assign(part.rank, std::move(part));
+  std::vector<Over> decided;
+  // In order: the latest one is the one that was saved last.
+  for (auto next = pending_.begin(); next != pending_.end() && next->first == next_number_; next = pending_.begin()) {
+    const auto wanted = static_cast<std::size_t>(next->second.begin()->second.parts);
+    if (next->second.size() < wanted) break;
+    decided.push_back(finish(next_number_++, next->second));
+    pending_.erase(next);
+  }
+  return decided;
+}
+
+CheckpointKeeper::Over CheckpointKeeper::finish(std::uint64_t number, const Parts& parts) {
+  const auto id = first_id_ + number - 1;
+  next_id_ = id + 1;
+  Over over{{generation_, number, {}, {}}, {}};
+  try {
+    for (const auto& [rank, part] : parts)
+      if (!part.error.empty()) throw Error(ErrorCode::io, fmt::format("rank {}: {}", rank, part.error), rank);
+    auto entry = on_disk() ? commit_to_disk(id, parts) : commit_to_memory(parts);
+    const auto& first = parts.begin()->second;
+    entry.source.id = id;
+    entry.source.iteration = first.iteration;
+    if (parts.size() == 1) entry.source.bytes = first.bytes;
+    over.result.source = entry.source;
+    entries_[id] = std::move(entry);
+  } catch (const std::exception& error) {
+    over.result.error = fmt::format("checkpoint {} was not saved: {}", id, error.what());
+    note_error(over.result.error);
+    return over;
+  }
+  committed_ += 1;
+  replace_latest(id);
+  over.fatal = rank_and_evict(id);
+  return over;
+}
+
+CheckpointKeeper::Entry CheckpointKeeper::commit_to_disk(std::uint64_t id, const Parts& parts) {
+  const auto& first = parts.begin()->second;
+  Entry entry;
+  entry.folder = folder() / checkpoint_name(id);
+  entry.source.folder = entry.folder.string();
+  Manifest manifest;
+  manifest.id = id;
+  manifest.generation = generation_;
+  manifest.timestamp = std::time(nullptr);
+  if (first.metrics.is_object()) manifest.metrics = first.metrics;
+  manifest.metrics[iteration_key] = first.iteration;
+  try {
+    make_folder(entry.folder);
+    for (const auto& [rank, part] : parts) {
+      manifest.has_files |= part.has_files;
+      manifest.files.insert(manifest.files.end(), part.files.begin(), part.files.end());
+      if (part.shard)
+        manifest.shards.push_back(*part.shard);
+      else if (!part.bytes.empty())
+        manifest.shards.push_back(write_shard(entry.folder / shard_name(rank, generation_), decode(part.bytes),
+                                              {.rank = rank, .generation = generation_}));
+    }
+    commit(entry.folder, manifest);
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove_all(entry.folder, ignored);
+    throw;
+  }
+  entry.metrics = std::move(manifest.metrics);
+  return entry;
+}
+
+CheckpointKeeper::Entry CheckpointKeeper::commit_to_memory(const Parts& parts) {
+  Entry entry;
+  const auto& first = parts.begin()->second;
+  if (first.metrics.is_object()) entry.metrics = first.metrics;
+  if (parts.size() == 1 && first.memory.empty()) return entry;  // by value
+  for (const auto& [rank, part] : parts) {
+    if (part.memory.empty())
+      entry.memory.emplace_back(decode(part.bytes), rank, generation_);
+    else
+      entry.memory.emplace_back(part.memory);
+    entry.source.files.push_back(entry.memory.back().path());
+  }
+  return entry;
+}
+
+// ---- which stay -----------------------------------------------------------------------------------------------------
+
+std::string CheckpointKeeper::rank_and_evict(std::uint64_t id) {
+  double score = std::numeric_limits<double>::quiet_NaN();
+  std::string why;
+  try {
+    if (!retention_.by_age()) score = score_of(entries_.at(id));
+  } catch (const Error& error) {
+    why = fmt::format("checkpoint {} is saved, but cannot be ranked: {}", id, error.what());
+  }
+  for (auto dropped : retention_.add(id, score)) {
+    if (dropped != latest_)
+      remove(dropped);
+    else if (on_disk()) {
+      // Not among the best, but where a run that is started again goes on.
+      auto& entry = entries_.at(dropped);
+      const auto place = spare_folder() / entry.folder.filename();
+      make_folder(spare_folder());
+      rename_durably(entry.folder, place);
+      entry.folder = place;
+      entry.source.folder = place.string();
+    }
+  }
+  return why;
+}
+
+double CheckpointKeeper::score_of(const Entry& entry) const {
+  const auto& attribute = options_.strategy.checkpoint_score_attribute;
+  const auto checkpoint = open(entry);
+  Json value;
+  if (const auto* item = checkpoint.find(attribute); item && item->is_number())
+    value = item->to_json();
+  else if (!item && entry.metrics.is_object() && entry.metrics.contains(attribute))
+    value = entry.metrics.at(attribute);
+  else if (!item)
+    throw Error(ErrorCode::invalid_option,
+                fmt::format("neither it nor the metrics reported with it have \"{}\" "
+                            "(CheckpointStrategy.checkpoint_score_attribute): save it, or rank by another one",
+                            attribute));
+  if (!value.is_number())
+    throw Error(ErrorCode::invalid_option,
+                fmt::format("its \"{}\" (CheckpointStrategy.checkpoint_score_attribute) is not a number", attribute));
+  return value.get<double>();
+}
+
+/// The one before goes if it was kept only for being the latest.
+void CheckpointKeeper::replace_latest(std::uint64_t id) {
+  const auto before = std::exchange(latest_, id);
+  if (!before) return;
+  const auto kept = retention_.kept();
+  if (std::find(kept.begin(), kept.end(), *before) == kept.end()) return remove(*before);
+  entries_.at(*before).source.bytes.clear();  // on disk; by value it is needed only as the latest
+}
+
+void CheckpointKeeper::remove(std::uint64_t id) {
+  const auto found = entries_.find(id);
+  if (found == entries_.end()) return;
+  try {
+    if (!found->second.folder.empty()) remove_checkpoint(found->second.folder);
+  } catch (const std::exception& error) {
+    note_error(fmt::format("checkpoint {} could not be removed: {}", id, error.what()));
+  }
+  entries_.erase(found);
+}
+
+// ---- for the driver's own threads -----------------------------------------------------------------------------------
+
+Checkpoint CheckpointKeeper::open(const Entry& entry) const { return open_source(entry.source); }
+
+std::optional<Checkpoint> CheckpointKeeper::latest() const {
+  std::lock_guard lock(mutex_);
+  return latest_ ? open(entries_.at(*latest_)) : options_.start;
+}
+
+fs::path CheckpointKeeper::latest_path() const {
+  std::lock_guard lock(mutex_);
+  return latest_ ? entries_.at(*latest_).folder : fs::path();
+}
+
+fs::path CheckpointKeeper::best_path() const {
+  std::lock_guard lock(mutex_);
+  const auto best = retention_.best();
+  return best ? entries_.at(*best).folder : fs::path();
+}
+
+std::vector<std::pair<Checkpoint, Json>> CheckpointKeeper::best() const {
+  std::lock_guard lock(mutex_);
+  std::vector<std::pair<Checkpoint, Json>> kept;
+  for (auto id : retention_.kept()) {
+    const auto& entry = entries_.at(id);
+    auto metrics = entry.metrics;
+    if (metrics.is_object()) metrics.erase(iteration_key);
+    kept.emplace_back(open(entry), std::move(metrics));
+  }
+  return kept;
+}
+
+std::uint64_t CheckpointKeeper::committed() const {
+  std::lock_guard lock(mutex_);
+  return committed_;
+}
+
+std::vector<std::string> CheckpointKeeper::errors() const {
+  std::lock_guard lock(mutex_);
+  return errors_;
+}
+
+void CheckpointKeeper::drop_spare_latest() {
+  std::lock_guard lock(mutex_);
+  if (!latest_ || entries_.at(*latest_).folder.parent_path() != spare_folder()) return;
+  remove(*std::exchange(latest_, std::nullopt));
+  std::error_code ignored;
+  fs::remove(spare_folder(), ignored);
+}
+
+void CheckpointKeeper::note_error(const std::string& text) {
+  log_warning("{}", text);
+  errors_.push_back(text);
+}
+
+}  // namespace troupe::detail

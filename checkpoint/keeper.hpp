@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// The checkpoints of one run, in the driver: puts the ranks' parts together, commits, decides what stays, and knows
+// where to go on after a failure. It writes and waits for the disk, so it must not be called from an actor's thread
+// that others wait for.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <troupe/checkpoint.hpp>
+#include <troupe/checkpoint_strategy.hpp>
+
+#include "checkpoint/retention.hpp"
+#include "checkpoint/saved_part.hpp"
+#include "checkpoint/source.hpp"
+
+namespace troupe::detail {
+
+struct KeeperOptions {
+  std::filesystem::path directory;  ///< the run's
+  CheckpointStrategy strategy;
+  std::optional<Checkpoint> start;  ///< what load_checkpoint() gives before the first save
+  bool resume = false;              ///< go on with the checkpoints that are in the directory
+};
+
+class CheckpointKeeper {
+public:
+  /// What became of a save. `fatal` ends the run; the checkpoint is safe all the same.
+  struct Over {
+    SaveResult result;
+    std::string fatal;
+  };
+
+  /// Throws invalid_option for a strategy, io for a directory that cannot be used.
+  explicit CheckpointKeeper(KeeperOptions options);
+  ~CheckpointKeeper();
+
+  /// Drops what was not completed, and tells the ranks of the attempt where to go on. Parts of earlier attempts are
+  /// refused from now on. The checkpoint it names was read and verified; one that is damaged is passed over.
+  CheckpointSetup begin_attempt(std::uint64_t generation);
+  /// One rank's part. Gives what was decided by it: nothing while other ranks' parts are missing.
+  std::vector<Over> add(SavedPart part);
+  /// The run is over: nothing half done stays.
+  void close();
+
+  // ---- for the driver's own threads, at any time
+  std::optional<Checkpoint> latest() const;
+  /// Folders of the latest and the best one; empty when there is none on disk.
+  std::filesystem::path latest_path() const;
+  std::filesystem::path best_path() const;
+  std::filesystem::path folder() const;  ///< `<run>/checkpoints`
+  /// Those that stay, best first, with what was reported with them.
+  std::vector<std::pair<Checkpoint, Json>> best() const;
+  std::uint64_t committed() const;
+  /// Saves that failed.
+  std::vector<std::string> errors() const;
+  /// The latest one goes if it is not among the best: another run has a newer one.
+  void drop_spare_latest();
+
+private:
+  /// A committed checkpoint that is still there.
+  struct Entry {
+    Json metrics;
+    std::filesystem::path folder;  ///< empty: in memory only
+    CheckpointSource source;
+    std::vector<MemoryShard> memory;  ///< what `source` names
+  };
+  /// Parts of one save, by rank.
+  using Parts = std::map<std::int32_t, SavedPart>;
+
+  bool on_disk() const { return options_.strategy.num_to_keep != 0; }
+  std::filesystem::path spare_folder() const { return options_.directory / "latest"; }
+  void adopt_existing();
+  void pass_over_damaged();
+  CheckpointSource start_source();
+  Over finish(std::uint64_t number, const Parts& parts);
+  Entry commit_to_disk(std::uint64_t id, const Parts& parts);
+  Entry commit_to_memory(const Parts& parts);
+  /// Takes its place among the others; gives why its score cannot be read.
+  std::string rank_and_evict(std::uint64_t id);
+  double score_of(const Entry& entry) const;
+  void replace_latest(std::uint64_t id);
+  void remove(std::uint64_t id);
+  Checkpoint open(const Entry& entry) const;
+  void note_error(const std::string& text);
+
+  const KeeperOptions options_;
+  mutable std::mutex mutex_;
+  Retention retention_;
+  std::map<std::uint64_t, Entry> entries_;  // by id: those that stay, and the latest
+  std::optional<std::uint64_t> latest_;
+  std::optional<MemoryShard> start_memory_;
+  std::uint64_t next_id_ = 1;
+  std::uint64_t committed_ = 0;
+  std::vector<std::string> errors_;
+
+  // The current attempt.
+  std::uint64_t generation_ = 0;
+  std::uint64_t first_id_ = 1;
+  std::uint64_t next_number_ = 1;
+  std::map<std::uint64_t, Parts> pending_;  // by number
+};
+
+}  // namespace troupe::detail

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/keeper.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "test/unit/temp_folder.hpp"
+#include "test/unit/thrown.hpp"
+
+using namespace troupe;
+using detail::CheckpointKeeper;
+using detail::KeeperOptions;
+using detail::SavedPart;
+using test::TempFolder;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// A part as a rank would send it.
+SavedPart part(std::uint64_t generation, std::uint64_t number, const Checkpoint& state, int rank = 0, int parts = 1) {
+  SavedPart made;
+  made.generation = generation;
+  made.number = number;
+  made.rank = rank;
+  made.parts = parts;
+  made.iteration = static_cast<std::int64_t>(number);
+  made.bytes = detail::encode(state);
+  return made;
+}
+
+std::set<std::string> names_in(const fs::path& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename().string());
+  return names;
+}
+
+/// Saves one checkpoint of one rank; it must be committed.
+void save(CheckpointKeeper& keeper, std::uint64_t generation, std::uint64_t number, const Checkpoint& state) {
+  const auto over = keeper.add(part(generation, number, state));
+  DOCTEST_REQUIRE(over.size() == 1);
+  DOCTEST_CHECK(over[0].result.error == "");
+  DOCTEST_CHECK(over[0].fatal == "");
+  DOCTEST_CHECK(over[0].result.number == number);
+}
+
+}  // namespace
+
+DOCTEST_TEST_CASE("a keeper commits what rank 0 saved and gives it back") {
+  TempFolder run;
+  CheckpointKeeper keeper({.directory = run.path()});
+  const auto setup = keeper.begin_attempt(7);
+  DOCTEST_CHECK(setup.generation == 7);
+  DOCTEST_CHECK(setup.first_id == 1);
+  DOCTEST_CHECK(!setup.start);
+  DOCTEST_CHECK(keeper.latest() == std::nullopt);
+  DOCTEST_CHECK(keeper.best_path().empty());
+  save(keeper, 7, 1, {{"epoch", 0}});
+  save(keeper, 7, 2, {{"epoch", 1}, {"weights", TensorData::of<float>({1, 2, 3})}});
+  DOCTEST_CHECK(keeper.latest() == Checkpoint{{"epoch", 1}, {"weights", TensorData::of<float>({1, 2, 3})}});
+  DOCTEST_CHECK(keeper.latest_path() == run.path() / "checkpoints" / "checkpoint_000002");
+  DOCTEST_CHECK(keeper.best_path() == keeper.latest_path());
+  DOCTEST_CHECK(names_in(keeper.folder()) == std::set<std::string>{"checkpoint_000001", "checkpoint_000002"});
+  DOCTEST_CHECK(Checkpoint::from_path(keeper.folder() / "checkpoint_000001") == Checkpoint{{"epoch", 0}});
+  DOCTEST_CHECK(keeper.committed() == 2);
+  keeper.close();
+}
+
+DOCTEST_TEST_CASE("a keeper holds the two best of the guide's example, and the newest outside them") {
+  TempFolder run;
+  CheckpointKeeper keeper(
+      {.directory = run.path(),
+       .strategy = {.num_to_keep = 2, .checkpoint_score_attribute = "loss", .checkpoint_score_order = "min"}});
+  keeper.begin_attempt(1);
+  std::uint64_t number = 0;
+  for (int loss : {2, 4, 1, 3}) save(keeper, 1, ++number, {{"loss", loss}});
+  keeper.close();
+  DOCTEST_CHECK(names_in(keeper.folder()) == std::set<std::string>{"checkpoint_000001", "checkpoint_000003"});
+  DOCTEST_CHECK(keeper.best_path().filename() == "checkpoint_000003");
+  DOCTEST_CHECK(keeper.latest() == Checkpoint{{"loss", 3}});
+  DOCTEST_CHECK(keeper.latest_path().filename() == "checkpoint_000004");
+  DOCTEST_CHECK(Checkpoint::from_path(keeper.latest_path()) == Checkpoint{{"loss", 3}});
+  const auto best = keeper.best();
+  DOCTEST_REQUIRE(best.size() == 2);
+  DOCTEST_CHECK(best[0].first == Checkpoint{{"loss", 1}});
+  DOCTEST_CHECK(best[1].first == Checkpoint{{"loss", 2}});
+  keeper.drop_spare_latest();
+  DOCTEST_CHECK(names_in(run.path()) == std::set<std::string>{"checkpoints"});
+  DOCTEST_CHECK(keeper.best_path().filename() == "checkpoint_000003");
+}
+
+DOCTEST_TEST_CASE("a keeper of nothing writes no file and still gives the latest") {
+  TempFolder run;
+  CheckpointKeeper keeper({.directory = run.path(), .strategy = {.num_to_keep = 0}});
+  DOCTEST_CHECK(keeper.begin_attempt(1).folder.empty());
+  save(keeper, 1, 1, {{"epoch", 0}});
+  save(keeper, 1, 2, {{"epoch", 1}});
+  DOCTEST_CHECK(keeper.latest() == Checkpoint{{"epoch", 1}});
+  DOCTEST_CHECK(keeper.best_path().empty());
+  DOCTEST_CHECK(keeper.latest_path().empty());
+  const auto again = keeper.begin_attempt(2);
+  DOCTEST_CHECK(detail::decode(again.start.bytes) == Checkpoint{{"epoch", 1}});
+  DOCTEST_CHECK(again.first_id == 3);
+  keeper.close();
+  DOCTEST_CHECK(names_in(run.path()).empty());
+}
+
+DOCTEST_TEST_CASE("a sharded checkpoint is committed when every rank's part is there") {
+  TempFolder run;
+  CheckpointKeeper keeper({.directory = run.path()});
+  keeper.begin_attempt(1);
+  DOCTEST_CHECK(keeper.add(part(1, 1, {{"rank", 1}}, 1, 2)).empty());
+  DOCTEST_CHECK(keeper.latest() == std::nullopt);
+  const auto over = keeper.add(part(1, 1, {{"rank", 0}}, 0, 2));
+  DOCTEST_REQUIRE(over.size() == 1);
+  DOCTEST_CHECK(over[0].result.error == "");
+  DOCTEST_CHECK(keeper.committed() == 1);
+  DOCTEST_CHECK(keeper.latest().has_value());
+}
+
+DOCTEST_TEST_CASE("checkpoints are committed in the order they were saved") {
+  TempFolder run;
+  CheckpointKeeper keeper({.directory = run.path()});
+  keeper.begin_attempt(1);
+  DOCTEST_CHECK(keeper.add(part(1, 1, {{"first", 0}}, 0, 2)).empty());
+  DOCTEST_CHECK(keeper.add(part(1, 2, {{"second", 0}})).empty());
+  DOCTEST_CHECK(keeper.add(part(1, 1, {{"first", 1}}, 1, 2)).size() == 2);
+  DOCTEST_CHECK(keeper.latest() == Checkpoint{{"second", 0}});
+}
+
+DOCTEST_TEST_CASE("a new attempt goes on after the last committed checkpoint and refuses parts of the old one") {
+  TempFolder run;
+  CheckpointKeeper keeper({.directory = run.path()});
+  keeper.begin_attempt(1);
+  save(keeper, 1, 1, {{"epoch", 0}});
+  DOCTEST_CHECK(keeper.add(part(1, 2, {{"epoch", 1}}, 0, 2)).empty());  // rank 1 died
+  const auto setup = keeper.begin_attempt(2);
+  DOCTEST_CHECK(setup.first_id == 2);
+  DOCTEST_CHECK(setup.start.iteration == 1);
+  DOCTEST_CHECK(detail::decode(setup.start.bytes) == Checkpoint{{"epoch", 0}});
+  DOCTEST_CHECK(keeper.add(part(1, 2, {{"epoch", 1}}, 1, 2)).empty());  // of a zombie
+  DOCTEST_CHECK(keeper.latest() == Checkpoint{{"epoch", 0}});
+  save(keeper, 2, 1, {{"epoch", 1}});
+  DOCTEST_CHECK(keeper.latest_path().filename() == "checkpoint_000002");
+}
+
+DOCTEST_TEST_CASE("a start checkpoint is the latest until one is saved") {
+  TempFolder run;
+  CheckpointKeeper keeper({.directory = run.path(), .start = Checkpoint{{"epoch", 2}, {"model", 3}}});
+  const auto setup = keeper.begin_attempt(1);
+  DOCTEST_CHECK(detail::decode(setup.start.bytes) == Checkpoint{{"epoch", 2}, {"model", 3}});
+  DOCTEST_CHECK(setup.start.iteration == 0);
+  DOCTEST_CHECK(setup.first_id == 1);
+  DOCTEST_CHECK(keeper.latest() == Checkpoint{{"epoch", 2}, {"model", 3}});
+  save(keeper, 1, 1, {{"epoch", 3}});
+  DOCTEST_CHECK(keeper.latest() == Checkpoint{{"epoch", 3}});
+}
+
+DOCTEST_TEST_CASE("a missing or wrong score ends the run and does not lose the checkpoint") {
+  TempFolder run;
+  CheckpointKeeper keeper(
+      {.directory = run.path(), .strategy = {.num_to_keep = 1, .checkpoint_score_attribute = "loss"}});
+  keeper.begin_attempt(1);
+  auto over = keeper.add(part(1, 1, {{"epoch", 0}}));
+  DOCTEST_REQUIRE(over.size() == 1);
+  DOCTEST_CHECK(test::contains(over[0].fatal, "\"loss\""));
+  DOCTEST_CHECK(over[0].result.error == "");
+  DOCTEST_CHECK(keeper.latest() == Checkpoint{{"epoch", 0}});
+  DOCTEST_CHECK(fs::exists(keeper.latest_path()));
+  over = keeper.add(part(1, 2, {{"loss", "low"}}));
+  DOCTEST_CHECK(test::contains(over.at(0).fatal, "number"));
+  DOCTEST_CHECK(keeper.latest() == Checkpoint{{"loss", "low"}});
+}
+
+DOCTEST_TEST_CASE("the score may stand in the metrics that were reported with a checkpoint") {
+  TempFolder run;
+  CheckpointKeeper keeper(
+      {.directory = run.path(),
+       .strategy = {.num_to_keep = 1, .checkpoint_score_attribute = "loss", .checkpoint_score_order = "min"}});
+  keeper.begin_attempt(1);
+  auto first = part(1, 1, {{"epoch", 0}});
+  first.metrics = {{"loss", 0.5}};
+  auto second = part(1, 2, {{"epoch", 1}});
+  second.metrics = {{"loss", 0.7}};
+  DOCTEST_CHECK(keeper.add(std::move(first)).at(0).fatal == "");
+  DOCTEST_CHECK(keeper.add(std::move(second)).at(0).fatal == "");
+  DOCTEST_CHECK(keeper.best_path().filename() == "checkpoint_000001");
+  DOCTEST_CHECK(keeper.best().at(0).second == Json{{"loss", 0.5}});
+}
+
+DOCTEST_TEST_CASE("a save that failed on its rank is told and leaves the one before") {
+  TempFolder run;
+  CheckpointKeeper keeper({.directory = run.path()});
+  keeper.begin_attempt(1);
+  save(keeper, 1, 1, {{"epoch", 0}});
+  auto bad = part(1, 2, {});
+  bad.bytes.clear();
+  bad.error = "no space left";
+  const auto over = keeper.add(std::move(bad));
+  DOCTEST_REQUIRE(over.size() == 1);
+  DOCTEST_CHECK(test::contains(over[0].result.error, "no space left"));
+  DOCTEST_CHECK(over[0].fatal == "");
+  DOCTEST_CHECK(keeper.latest() == Checkpoint{{"epoch", 0}});
+  DOCTEST_REQUIRE(keeper.errors().size() == 1);
+  DOCTEST_CHECK(test::contains(keeper.errors()[0], "no space left"));
+}
+
+DOCTEST_TEST_CASE("a run that died goes on with its newest whole checkpoint") {
+  TempFolder run;
+  {
+    CheckpointKeeper keeper({.directory = run.path()});
+    keeper.begin_attempt(1);
+    for (std::uint64_t number = 1; number <= 3; ++number) save(keeper, 1, number, {{"epoch", number}});
+  }
+  fs::create_directories(run.path() / "checkpoints" / "checkpoint_000009");  // never committed
+  for (const auto& file : fs::recursive_directory_iterator(run.path() / "checkpoints" / "checkpoint_000003"))
+    if (file.is_regular_file() && file.file_size() > 0) {  // damaged
+      std::fstream stream(file.path(), std::ios::in | std::ios::out | std::ios::binary);
+      stream.seekp(static_cast<std::streamoff>(file.file_size() / 2));
+      stream.put('\x7f');
+    }
+  CheckpointKeeper keeper({.directory = run.path(), .resume = true});
+  const auto setup = keeper.begin_attempt(1);
+  DOCTEST_CHECK(keeper.latest() == Checkpoint{{"epoch", 2}});
+  DOCTEST_CHECK(setup.start.iteration == 2);
+  DOCTEST_CHECK(setup.first_id == 4);
+  DOCTEST_CHECK(!fs::exists(run.path() / "checkpoints" / "checkpoint_000009"));
+}
+
+DOCTEST_TEST_CASE("a large start checkpoint reaches the ranks without a message of its size") {
+  TempFolder run;
+  const Checkpoint large{{"weights", TensorData::of(std::vector<float>(100'000, 2.5F))}};
+  CheckpointKeeper keeper({.directory = run.path(), .strategy = {.num_to_keep = 0}, .start = large});
+  const auto setup = keeper.begin_attempt(1);
+  DOCTEST_CHECK(setup.start.bytes.empty());
+  DOCTEST_CHECK(detail::open_source(setup.start) == large);
+}
