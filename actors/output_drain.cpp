@@ -5,7 +5,8 @@
 
 namespace troupe {
 
-void OutputDrain::wait(caf::actor_addr group, std::vector<node::Token> living, std::function<void()> then) {
+void OutputDrain::wait(const caf::actor_addr& group, const std::vector<node::Token>& living,
+                       std::function<void()> then) {
   auto tokens = std::exchange(dead_, {});
   tokens.insert(tokens.end(), living.begin(), living.end());
   if (tokens.empty()) return then();

@@ -19,7 +19,7 @@ public:
 
   /// Calls `then` once the output of these workers, and of those that died since the last wait, was printed. `group`
   /// gets a Drained message a worker, and hands it to drained().
-  void wait(caf::actor_addr group, std::vector<node::Token> living, std::function<void()> then);
+  void wait(const caf::actor_addr& group, const std::vector<node::Token>& living, std::function<void()> then);
   void drained(std::uint64_t ticket);
 
 private:

@@ -22,6 +22,10 @@ std::uint64_t next_generation() {
   return next++;
 }
 
+std::string in_words(engine::Duration delay) {
+  return delay.count() == 0 ? "at once" : fmt::format("in {} ms", delay.count());
+}
+
 class TrainerState {
 public:
   static inline const char* const name = "troupe.trainer";
@@ -98,8 +102,8 @@ private:
     const int attempt = machine_->attempt();
     auto actions = machine_->attempt_ended(over.failure, Clock::now());
     if (over.failure && !machine_->finished())
-      log_warning("attempt {} failed: rank {} {}; {} in {} ms", attempt, over.failure->rank, over.failure->text,
-                  machine_->last_decision().reason, machine_->last_decision().delay.count());
+      log_warning("attempt {} failed: rank {} {}; {} {}", attempt, over.failure->rank, over.failure->text,
+                  machine_->last_decision().reason, in_words(machine_->last_decision().delay));
     perform(std::move(actions));
   }
 

@@ -456,7 +456,7 @@ private:
     std::vector<node::Token> living;
     for (const auto& rank : ranks_)
       if (rank.token != 0) living.push_back(rank.token);
-    drain_.wait(caf::actor_cast<caf::actor_addr>(self_), std::move(living), std::move(then));
+    drain_.wait(caf::actor_cast<caf::actor_addr>(self_), living, std::move(then));
   }
 
   void arm_timer() {

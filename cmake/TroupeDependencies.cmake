@@ -14,6 +14,10 @@ find_package(PkgConfig REQUIRED)
 # Not Debian's CMake package: it asks for the tools, too.
 pkg_check_modules(libzip REQUIRED IMPORTED_TARGET libzip)
 find_package(CAF REQUIRED COMPONENTS core io)
+if(CAF_VERSION VERSION_GREATER_EQUAL 1)
+  # Code that shows plain CAF is written for 0.17; 1.x keeps those functions and marks them deprecated.
+  set(TROUPE_CAF_OPTIONS -Wno-deprecated-declarations)
+endif()
 if(TROUPE_BUILD_EXAMPLES OR TROUPE_BUILD_BENCH)
   find_package(CLI11 REQUIRED)
 endif()
