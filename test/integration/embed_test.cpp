@@ -5,6 +5,7 @@
 
 #include <troupe/embed.hpp>
 
+#include "actors/caf_compat.hpp"
 #include "test/integration/support.hpp"
 
 namespace troupe::test {
@@ -50,6 +51,7 @@ DOCTEST_TEST_CASE("trainers live in the program's own actor system") {
 
 DOCTEST_TEST_CASE("configure leaves scheduler and heartbeats of the program alone") {
   caf::actor_system_config plain;
+  plain.load<caf::io::middleman>();  // CAF 1.x adds its own settings with it
   caf::actor_system_config config;
   configure(config);
   DOCTEST_CHECK(content(config) == content(plain));
@@ -62,11 +64,13 @@ DOCTEST_TEST_CASE("an actor system that was not configured is refused at once") 
   const auto error = error_of([&] { make_trainer(system, options_in(folder, Placement::thread)); });
   DOCTEST_CHECK(error.code == ErrorCode::invalid_option);
   DOCTEST_CHECK(error.says("troupe::configure(config)"));
+#if TROUPE_CAF_LEGACY  // 1.x has one list of types for the whole process
   caf::actor_system_config with_middleman;
   with_middleman.load<caf::io::middleman>();
   caf::actor_system half(with_middleman);
   const auto types = error_of([&] { make_trainer(half, options_in(folder, Placement::thread)); });
   DOCTEST_CHECK(types.says("message types"));
+#endif
 }
 
 }  // namespace troupe::test
