@@ -13,6 +13,7 @@ void bench_report(const Output& output);
 void bench_calls(const Output& output);
 void bench_memory(const Output& output);
 void bench_teardown(const Output& output);
+void bench_checkpoint(const Output& output);
 // With libtorch only.
 void bench_allreduce(const Output& output);
 void bench_ddp(const Output& output);

@@ -25,7 +25,7 @@ struct Flags {
 const std::vector<std::pair<std::string, std::function<void(const Output&)>>>& cases() {
   static const std::vector<std::pair<std::string, std::function<void(const Output&)>>> all = {
       {"startup", bench_startup},     {"report", bench_report},     {"calls", bench_calls},
-      {"memory", bench_memory},       {"teardown", bench_teardown},
+      {"memory", bench_memory},       {"teardown", bench_teardown}, {"checkpoint", bench_checkpoint},
 #ifdef TROUPE_BENCH_TORCH
       {"allreduce", bench_allreduce}, {"ddp", bench_ddp},
 #endif

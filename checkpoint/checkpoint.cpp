@@ -5,7 +5,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
+#include <mutex>
 #include <ostream>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/dictionary.hpp"
@@ -44,28 +48,70 @@ std::shared_ptr<std::byte[]> allocate(std::size_t size) {
   return {buffer, buffer->data()};
 }
 
-CheckpointItem in_memory(const CheckpointItem& item) {
-  switch (item.kind()) {
-    case CheckpointItem::Kind::tensor: {
-      const auto tensor = item.as<TensorData>();
-      auto copy = allocate(tensor.bytes());
-      tensor.copy_to(copy.get());
-      const auto* data = copy.get();
-      TensorData result(tensor.dtype(), tensor.shape(), data, std::move(copy));
-      if (const auto& shard = tensor.shard()) result = result.as_shard_of(shard->global_shape, shard->row_offset);
-      return result;
-    }
-    case CheckpointItem::Kind::dictionary:
-      return item.as<Checkpoint>().to_dict();
-    case CheckpointItem::Kind::list: {
-      std::vector<CheckpointItem> elements;
-      for (std::size_t index = 0; index < item.size(); ++index) elements.push_back(in_memory(item.at(index)));
-      return CheckpointItem::of_list(std::move(elements));
-    }
-    default:
-      return item;
+/// Copies a checkpoint's tensors into memory; large ones by several threads.
+class Loader {
+public:
+  Checkpoint load(const Checkpoint& checkpoint) {
+    auto result = rebuild(checkpoint).as<Checkpoint>();
+    std::vector<std::jthread> helpers;
+    const auto threads = size_ < worth_threads ? 1U : std::min(4U, std::max(1U, std::thread::hardware_concurrency()));
+    for (unsigned count = 1; count < threads; ++count) helpers.emplace_back([this] { copy_all(); });
+    copy_all();
+    helpers.clear();
+    if (failure_) std::rethrow_exception(failure_);
+    return result;
   }
-}
+
+private:
+  static constexpr std::size_t worth_threads = std::size_t{32} << 20;
+
+  CheckpointItem rebuild(const CheckpointItem& item) {
+    switch (item.kind()) {
+      case CheckpointItem::Kind::tensor:
+        return rebuild_tensor(item.as<TensorData>());
+      case CheckpointItem::Kind::dictionary: {
+        std::vector<CheckpointEntry> entries;
+        entries.reserve(item.size());
+        for (const auto& [key, value] : item.entries()) entries.emplace_back(key, rebuild(value));
+        return CheckpointItem::of_entries(std::move(entries));
+      }
+      case CheckpointItem::Kind::list: {
+        std::vector<CheckpointItem> elements;
+        for (std::size_t index = 0; index < item.size(); ++index) elements.push_back(rebuild(item.at(index)));
+        return CheckpointItem::of_list(std::move(elements));
+      }
+      default:
+        return item;
+    }
+  }
+
+  CheckpointItem rebuild_tensor(const TensorData& tensor) {
+    auto memory = allocate(tensor.bytes());
+    auto* data = memory.get();
+    TensorData result(tensor.dtype(), tensor.shape(), data, std::move(memory));
+    if (const auto& shard = tensor.shard()) result = result.as_shard_of(shard->global_shape, shard->row_offset);
+    copies_.emplace_back(tensor, data);
+    size_ += tensor.bytes();
+    return CheckpointItem::of_tensor(std::move(result));
+  }
+
+  void copy_all() {
+    try {
+      for (auto place = next_++; place < copies_.size(); place = next_++)
+        copies_[place].first.copy_to(copies_[place].second);
+    } catch (...) {
+      next_ = copies_.size();  // the others stop too
+      const std::lock_guard lock(mutex_);
+      if (!failure_) failure_ = std::current_exception();
+    }
+  }
+
+  std::vector<std::pair<TensorData, std::byte*>> copies_;
+  std::size_t size_ = 0;
+  std::atomic<std::size_t> next_{0};
+  std::mutex mutex_;
+  std::exception_ptr failure_;
+};
 
 }  // namespace
 
@@ -161,11 +207,7 @@ Json Checkpoint::to_json() const {
   return object;
 }
 
-Checkpoint Checkpoint::to_dict() const {
-  Checkpoint result;
-  for (const auto& [key, item] : *this) result.set(key, in_memory(item));
-  return result;
-}
+Checkpoint Checkpoint::to_dict() const { return Loader().load(*this); }
 
 std::size_t Checkpoint::bytes() const {
   std::size_t sum = sizeof(Checkpoint);

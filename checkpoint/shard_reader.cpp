@@ -107,13 +107,14 @@ void ShardReader::copy(std::uint64_t offset, std::uint64_t size, std::byte* dest
     const auto block = offset / block_size;
     const auto inside = offset % block_size;
     const auto part = std::min(size, block_size - inside);
-    const bool is_whole = inside == 0 && part == size_of_block(block);
-    if (is_whole)
-      bring_in(block);
-    else
+    if (inside == 0 && part == size_of_block(block)) {
+      // Cheaper than through the mapping; compared while it is in the processor's cache, and on the very bytes.
+      file_.read_at(data_offset + offset, destination, part);
+      compare(block, destination);
+    } else {
       check_block(block);
-    std::memcpy(destination, mapped_ + offset, part);
-    if (is_whole) compare(block, destination);  // while it is in the processor's cache, and on the very bytes
+      std::memcpy(destination, mapped_ + offset, part);
+    }
     destination += part;
     offset += part;
     size -= part;

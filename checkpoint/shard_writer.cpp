@@ -105,9 +105,14 @@ private:
   }
 
   void write_chunk(std::uint64_t offset, std::uint64_t size, std::byte* scratch) {
-    const auto* bytes = data_.read(offset, size, scratch);
-    for (std::uint64_t place = 0; place < size; place += block_size)
-      crcs_[(offset + place) / block_size] = crc32c(bytes + place, std::min(block_size, size - place));
+    const std::byte* bytes =
+        nullptr;  // of the chunk: its blocks lie behind one another, there or in the scratch memory
+    for (std::uint64_t place = 0; place < size; place += block_size) {
+      const auto part = std::min(block_size, size - place);
+      const auto* block = data_.read(offset + place, part, scratch + place);
+      if (place == 0) bytes = block;
+      crcs_[(offset + place) / block_size] = crc32c(block, part);  // while it is in the processor's cache
+    }
     file_.write_at(data_offset + offset, bytes, size);
   }
 

@@ -31,7 +31,8 @@ std::string shard_name(int rank, std::uint64_t generation);
 class ShardData {
 public:
   virtual ~ShardData() = default;
-  /// `size` bytes from `offset` on; `scratch` has room for them.
+  /// `size` bytes from `offset` on; `scratch` has room for them. All calls give bytes in `scratch`, or all give bytes
+  /// of one piece of memory.
   virtual const std::byte* read(std::uint64_t offset, std::size_t size, std::byte* scratch) const = 0;
 };
 

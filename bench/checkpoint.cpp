@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checkpoints: what a save costs the training thread, what disk and memory give at most, and what others need.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <system_error>
+#include <vector>
+
+#include <troupe/background_saver.hpp>
+#include <troupe/checkpoint.hpp>
+#include <troupe/json.hpp>
+
+#include "bench/cases.hpp"
+
+namespace troupe::bench {
+namespace {
+
+constexpr std::size_t megabytes = 1024;
+constexpr std::size_t size = megabytes << 20;
+constexpr std::size_t tensors = 64;
+constexpr int small_tensors = 10'000;
+constexpr int rounds = 5;
+
+double gb_per_s(double ms) { return static_cast<double>(size) / 1e6 / ms; }
+
+Checkpoint make_state(std::size_t count, std::size_t values) {
+  Checkpoint state;
+  for (std::size_t i = 0; i < count; ++i)
+    state.set("layer." + std::to_string(i) + ".weight",
+              TensorData::of(std::vector<float>(values, static_cast<float>(i))));
+  return state;
+}
+
+/// Milliseconds of `action()`, `times` times.
+template <class Action>
+std::vector<double> time_each(int times, Action&& action) {
+  return repeat(times, [&] {
+    const auto begin = now_ns();
+    action();
+    return ms_since(begin);
+  });
+}
+
+/// Memory of whole pages, touched.
+class Pages {
+public:
+  Pages() : memory_(::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+    if (memory_ == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "mmap");
+    ::madvise(memory_, size, MADV_HUGEPAGE);
+    std::memset(memory_, 1, size);
+  }
+  ~Pages() { ::munmap(memory_, size); }
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+  char* data() const { return static_cast<char*>(memory_); }
+
+private:
+  void* memory_;
+};
+
+/// One memcpy of the bytes, in ms.
+double measure_memcpy(const Output& output) {
+  const Pages from;
+  const Pages to;
+  const auto samples = time_each(rounds, [&] { std::memcpy(to.data(), from.data(), size); });
+  const auto ms = median(samples);
+  output.add({"checkpoint.memcpy", gb_per_s(ms), "GB/s", samples.size(), 0, Figure::Better::higher});
+  return ms;
+}
+
+/// Writes the bytes and makes them durable, with nothing around it.
+void write_raw(const std::filesystem::path& path, const char* data, int flags) {
+  constexpr std::size_t chunk = std::size_t{16} << 20;
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | flags, 0600);
+  bool ok = file >= 0;
+  for (std::size_t offset = 0; ok && offset < size; offset += chunk)
+    ok = ::pwrite(file, data + offset, chunk, static_cast<off_t>(offset)) == static_cast<ssize_t>(chunk);
+  ok = ok && ::fsync(file) == 0;
+  const int error = errno;
+  if (file >= 0) ::close(file);
+  std::filesystem::remove(path);
+  if (!ok) throw std::system_error(error, std::generic_category(), "writing " + path.string());
+}
+
+/// The best that this disk gives, in GB/s: through the page cache or past it.
+double measure_disk(const Output& output, const std::filesystem::path& folder) {
+  const Pages pages;
+  double best = 0;
+  for (const int flags : {0, O_DIRECT}) {
+    try {
+      const auto samples = time_each(rounds, [&] { write_raw(folder / "raw", pages.data(), flags); });
+      best = std::max(best, gb_per_s(median(samples)));
+    } catch (const std::system_error&) {
+      if (flags == 0) throw;  // not every file system writes past the page cache
+    }
+  }
+  output.add({"checkpoint.disk", best, "GB/s", rounds, 0, Figure::Better::higher});
+  return best;
+}
+
+void measure_blocked(const Output& output, const Checkpoint& state, const std::filesystem::path& folder,
+                     double memcpy_ms) {
+  BackgroundSaver saver;
+  int number = 0;
+  const auto save = [&] {
+    const auto path = folder / ("blocked" + std::to_string(number++));
+    const auto begin = now_ns();
+    saver.save(state, path);
+    const auto ms = ms_since(begin);
+    saver.flush();
+    std::filesystem::remove_all(path);
+    return ms;
+  };
+  save();  // the first one gets the memory
+  const auto samples = repeat(rounds, save);
+  output.add({"checkpoint.blocked", median(samples), "ms", samples.size(), 1.3 * memcpy_ms});
+}
+
+/// Median ms of a save that is durable when it returns; the last one stays in `folder`.
+std::vector<double> time_saves(const Checkpoint& state, const std::filesystem::path& folder) {
+  return repeat(rounds, [&] {
+    std::filesystem::remove_all(folder);
+    const auto begin = now_ns();
+    state.to_directory(folder);
+    return ms_since(begin);
+  });
+}
+
+void measure_large(const Output& output, const std::filesystem::path& folder) {
+  const auto memcpy_ms = measure_memcpy(output);
+  const auto disk = measure_disk(output, folder);
+  const auto state = make_state(tensors, size / tensors / sizeof(float));
+  measure_blocked(output, state, folder, memcpy_ms);
+  const auto path = folder / "large";
+  const auto saves = time_saves(state, path);
+  output.add(
+      {"checkpoint.save.fsync", gb_per_s(median(saves)), "GB/s", saves.size(), 0.85 * disk, Figure::Better::higher});
+  const auto opens = time_each(rounds, [&] { Checkpoint::from_path(path); });
+  output.add({"checkpoint.open", median(opens), "ms", opens.size(), 5});
+  const auto loads = time_each(rounds, [&] { Checkpoint::from_path(path).to_dict(); });
+  output.add({"checkpoint.load", gb_per_s(median(loads)), "GB/s", loads.size(), 4, Figure::Better::higher});
+  std::filesystem::remove_all(path);
+}
+
+/// No floor of their own: they must be ahead of the peers'.
+void measure_small(const Output& output, const std::filesystem::path& folder) {
+  const auto state = make_state(small_tensors, 256);
+  const auto path = folder / "small";
+  const auto saves = time_saves(state, path);
+  output.add({"checkpoint.small.save", median(saves), "ms", saves.size(), 0, Figure::Better::higher});
+  const auto loads = time_each(rounds, [&] { Checkpoint::from_path(path).to_dict(); });
+  output.add({"checkpoint.small.load", median(loads), "ms", loads.size(), 0, Figure::Better::higher});
+}
+
+/// torch.save, DCP and safetensors, if there is a Python that has them.
+void measure_peers(const Output& output, const std::filesystem::path& folder) {
+  const char* python = std::getenv("TROUPE_BENCH_PYTHON");
+  const auto command = std::string(python != nullptr ? python : "python3") +
+                       " '" TROUPE_BENCH_PEERS "/checkpoint.py' '" + folder.string() + "' " +
+                       std::to_string(megabytes) + " " + std::to_string(small_tensors);
+  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen(command.c_str(), "re"), &::pclose);
+  if (!pipe) throw std::system_error(errno, std::generic_category(), command);
+  std::array<char, 1024> line{};
+  while (std::fgets(line.data(), static_cast<int>(line.size()), pipe.get()) != nullptr) {
+    const auto figure = Json::parse(line.data());
+    output.add({figure.at("name"), figure.at("value"), figure.at("unit"), figure.at("n"), 0, Figure::Better::higher});
+  }
+}
+
+}  // namespace
+
+void bench_checkpoint(const Output& output) {
+  const auto folder = scratch_folder() / "checkpoint";
+  std::filesystem::create_directories(folder);
+  measure_large(output, folder);
+  measure_small(output, folder);
+  measure_peers(output, folder);
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace troupe::bench
