@@ -4,6 +4,7 @@
 
     // Test arguments: --num-workers 2      optional: arguments for the test
     // Last line: [[0,1,2],[0,1,2]]         the last line it must print, word by word or as a regular expression
+    // Python script: name.py               optional: beside the example, must then run well in the same folder (with torch)
 
 --wrong-flag: it must refuse an unknown flag with exit code 2 and a line on stderr that names the flag.
 """
@@ -21,11 +22,25 @@ def head_value(source, key):
     return match.group(1).strip() if match else None
 
 
-def run(program, arguments):
+TORCH_PYTHON = os.environ.get("TROUPE_TORCH_PYTHON", "/usr/bin/python3")
+
+
+def run_script(script, folder):
+    if subprocess.run([TORCH_PYTHON, "-c", "import torch"], capture_output=True).returncode != 0:
+        print(f"SKIPPED: {TORCH_PYTHON} has no torch (apt-get install python3-torch)")
+        return
+    if subprocess.run([TORCH_PYTHON, script], cwd=folder).returncode != 0:
+        sys.exit(f"{script.name} failed")
+
+
+def run(program, arguments, script=None):
     with tempfile.TemporaryDirectory(prefix="troupe-example-") as folder:
         # Results go to ~/troupe_results by default: not to the home of who runs the tests.
-        return subprocess.run([program, *arguments], capture_output=True, text=True, cwd=folder,
-                              env={**os.environ, "HOME": folder})
+        result = subprocess.run([program, *arguments], capture_output=True, text=True, cwd=folder,
+                                env={**os.environ, "HOME": folder})
+        if script is not None and result.returncode == 0:
+            run_script(script, folder)
+        return result
 
 
 def matches(expected, line):
@@ -38,7 +53,7 @@ def matches(expected, line):
 
 
 def main():
-    source, program = pathlib.Path(sys.argv[1]), sys.argv[2]
+    source, program = pathlib.Path(sys.argv[1]).resolve(), os.path.abspath(sys.argv[2])
     if "--wrong-flag" in sys.argv:
         result = run(program, ["--no-such-flag"])
         good = result.returncode == 2 and "no-such-flag" in result.stderr
@@ -47,7 +62,9 @@ def main():
         expected = head_value(source, "Last line")
         if expected is None:
             sys.exit(f"{source}: the head must say what the last line is (// Last line: ...)")
-        result = run(program, shlex.split(head_value(source, "Test arguments") or ""))
+        script = head_value(source, "Python script")
+        result = run(program, shlex.split(head_value(source, "Test arguments") or ""),
+                     source.parent / script if script else None)
         last = (result.stdout.splitlines() or [""])[-1]
         good = result.returncode == 0 and matches(expected, last)
     print(result.stdout, end="")
