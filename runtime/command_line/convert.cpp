@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cerrno>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -14,6 +16,9 @@
 #include <CLI/CLI.hpp>
 #include <troupe/checkpoint.hpp>
 #include <troupe/error.hpp>
+#include <troupe/storage.hpp>
+
+#include "runtime/base/system_error.hpp"
 
 namespace troupe::detail {
 namespace {
@@ -72,11 +77,37 @@ Checkpoint part_under(const Checkpoint& checkpoint, std::string_view key) {
   return {};
 }
 
+/// Goes with its scope.
+class TemporaryFolder {
+public:
+  TemporaryFolder() {
+    auto pattern = (fs::temp_directory_path() / "troupe_export_XXXXXX").string();
+    if (::mkdtemp(pattern.data()) == nullptr) throw io_error("cannot make the folder", pattern, errno);
+    path_ = pattern;
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  const fs::path& path() const { return path_; }
+
+private:
+  fs::path path_;
+};
+
 int export_checkpoint(const Arguments& arguments) {
   const auto format = format_of(arguments, arguments.to);
   if (fs::exists(arguments.to) && !arguments.force)
     throw Error(ErrorCode::io, fmt::format("{} is there already: --force replaces it", arguments.to));
-  const auto checkpoint = Checkpoint::from_path(arguments.from);
+  const TemporaryFolder temporary;
+  auto from = fs::path(arguments.from);
+  if (arguments.from.starts_with("s3://")) {
+    from = temporary.path() / "checkpoint";
+    download_checkpoint(arguments.from, from);
+  }
+  const auto checkpoint = Checkpoint::from_path(from);
   if (checkpoint.has_files())
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{} is a folder of files, not of tensors; they are in its \"files\"", arguments.from));
@@ -114,7 +145,10 @@ void add_convert_commands(CLI::App& checkpoint, std::function<int()>& run) {
   {
     const auto [command, arguments] =
         add("export", "Writes a checkpoint as a file that Python opens", export_checkpoint);
-    command->add_option("PATH", arguments->from, "The checkpoint's folder")->required();
+    command
+        ->add_option("PATH", arguments->from,
+                     "The checkpoint's folder, or s3://bucket/run/checkpoint_000001?endpoint=...")
+        ->required();
     command->add_option("OUT", arguments->to, "The new file, such as model.pt or model.safetensors")->required();
     command->add_option("--key", arguments->key, "Only the dictionary under this key, such as model");
     command->add_flag("--force", arguments->force, "Replace OUT if it is there");

@@ -6,16 +6,23 @@
 #include <string>
 #include <vector>
 
+#include <troupe/checkpoint.hpp>
+#include <troupe/storage.hpp>
+
 #include "checkpoint/folder.hpp"
 #include "checkpoint/storage/transfer.hpp"
 #include "test/storage/servers.hpp"
 #include "test/unit/thrown.hpp"
 
 namespace fs = std::filesystem;
-using namespace troupe::storage;
 using troupe::Checkpoint;
 using troupe::DType;
 using troupe::TensorData;
+using troupe::storage::download_checkpoint;
+using troupe::storage::list_checkpoints;
+using troupe::storage::open_storage;
+using troupe::storage::remove_checkpoint;
+using troupe::storage::upload_checkpoint;
 using troupe::test::contains;
 using troupe::test::random_bytes;
 using troupe::test::read_file;
@@ -160,4 +167,29 @@ DOCTEST_TEST_CASE("a folder that is no whole checkpoint is not uploaded") {
   fs::remove(source / manifest);
   DOCTEST_CHECK(contains(thrown_by([&] { upload_checkpoint(source, *storage, "c"); }), "not a whole"));
   DOCTEST_CHECK(storage->list("").empty());
+}
+
+DOCTEST_TEST_CASE("locations name whole checkpoints: upload, list, download, remove") {
+  const TempFolder folder;
+  StrictServer server;
+  const auto source = make_files_checkpoint(folder);
+  const auto query = "?endpoint=" + server.endpoint() + "&region=eu-test-1";
+  const std::vector<std::pair<std::string, std::string>> places{
+      {"s3://bucket/run", query}, {"s3://bucket", query}, {(folder.path() / "store/run").string(), ""}};
+  for (const auto& [parent, end] : places) {
+    const auto location = parent + "/checkpoint_000001" + end;
+    troupe::upload_checkpoint(source, location);
+    const auto found = troupe::list_stored_checkpoints(parent + end);
+    DOCTEST_REQUIRE(found.size() == 1);
+    DOCTEST_CHECK(found[0].location == location);
+    const auto target = folder.path() / "target";
+    troupe::download_checkpoint(location, target);
+    DOCTEST_CHECK(read_file(target / "files/deep/b.bin") == "b");
+    fs::remove_all(target);
+    troupe::remove_stored_checkpoint(location);
+    DOCTEST_CHECK(troupe::list_stored_checkpoints(parent + end).empty());
+  }
+  for (const std::string location : {"", "/", "s3://bucket", "s3://bucket/", "s3://"})
+    DOCTEST_CHECK(
+        contains(thrown_by([&] { troupe::upload_checkpoint(source, location); }), "does not name a checkpoint"));
 }
