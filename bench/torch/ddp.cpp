@@ -1,66 +1,119 @@
 // SPDX-License-Identifier: Apache-2.0
-// ddp.*: training steps per second and worker, 2 workers with one thread each, and beside it the same workers without
-// communication.
+// ddp.*: training steps per second and worker, 2 workers with one thread each; beside it the same workers without
+// communication, and PyTorch's DistributedDataParallel under torchrun. The variants take turns in short rounds, so that
+// a busy machine slows all alike.
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <cmath>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include <fmt/format.h>
 #include <troupe/torch.hpp>
 #include <troupe/troupe.hpp>
 
 #include "bench/cases.hpp"
+#include "bench/torch/torchrun.hpp"
 
 namespace troupe::bench {
 namespace {
 
 namespace nn = ::torch::nn;
 
-struct Workload {
-  nn::Sequential model;
-  ::torch::Tensor input;
+nn::Sequential make_model(const std::string& name) {
+  if (name == "mlp")
+    return nn::Sequential(nn::Linear(784, 1024), nn::ReLU(), nn::Linear(1024, 1024), nn::ReLU(), nn::Linear(1024, 10));
+  if (name == "conv")
+    return nn::Sequential(nn::Conv2d(nn::Conv2dOptions(3, 32, 3).padding(1)), nn::ReLU(), nn::MaxPool2d(2),
+                          nn::Conv2d(nn::Conv2dOptions(32, 64, 3).padding(1)), nn::ReLU(), nn::MaxPool2d(2),
+                          nn::Flatten(), nn::Linear(64 * 8 * 8, 10));
+  return nn::Sequential(nn::Linear(5000, 5000));
+}
+
+::torch::Tensor make_input(const std::string& name) {
+  if (name == "mlp") return ::torch::randn({64, 784});
+  if (name == "conv") return ::torch::randn({16, 3, 32, 32});
+  return ::torch::randn({4, 5000});
+}
+
+/// A model with its optimizer and input.
+class Subject {
+public:
+  Subject(const std::string& name, bool prepared)
+      : model_(make_model(name)), input_(make_input(name)), optimizer_(model_->parameters(), 0.01) {
+    if (prepared) train::torch::prepare_model(model_);
+    for (int i = 0; i < 5; ++i) step();
+  }
+
+  /// Steps a second over one round.
+  double rate(int steps) {
+    train::torch::barrier();
+    const auto begin = now_ns();
+    for (int i = 0; i < steps; ++i) step();
+    return steps / (ms_since(begin) / 1e3);
+  }
+
+private:
+  void step() {
+    optimizer_.zero_grad();
+    model_->forward(input_).square().mean().backward();
+    optimizer_.step();
+  }
+
+  nn::Sequential model_;
+  ::torch::Tensor input_;
+  ::torch::optim::SGD optimizer_;
 };
 
-Workload make_workload(const std::string& name) {
-  if (name == "mlp")
-    return {nn::Sequential(nn::Linear(784, 1024), nn::ReLU(), nn::Linear(1024, 1024), nn::ReLU(), nn::Linear(1024, 10)),
-            ::torch::randn({64, 784})};
-  if (name == "conv")
-    return {nn::Sequential(nn::Conv2d(nn::Conv2dOptions(3, 32, 3).padding(1)), nn::ReLU(), nn::MaxPool2d(2),
-                           nn::Conv2d(nn::Conv2dOptions(32, 64, 3).padding(1)), nn::ReLU(), nn::MaxPool2d(2),
-                           nn::Flatten(), nn::Linear(64 * 8 * 8, 10)),
-            ::torch::randn({16, 3, 32, 32})};
-  return {nn::Sequential(nn::Linear(5000, 5000)), ::torch::randn({4, 5000})};
-}
-
-/// Steps per second of this worker over a few seconds.
-double measure(const Config& config) {
-  auto [model, input] = make_workload(config["model"].get<std::string>());
-  ::torch::optim::SGD optimizer(model->parameters(), 0.01);
-  if (config["prepared"].get<bool>()) model = train::torch::prepare_model(model);
-  const auto step = [&, &net = model, &x = input] {
-    optimizer.zero_grad();
-    net->forward(x).square().mean().backward();
-    optimizer.step();
-  };
-  for (int i = 0; i < 5; ++i) step();
+/// Rates of this worker's rounds: [plain, prepared].
+Json measure(const Config& config) {
+  const std::string name = config["model"];
   const int steps = config["steps"];
-  train::torch::barrier();
-  const auto begin = now_ns();
-  for (int i = 0; i < steps; ++i) step();
-  return steps / (ms_since(begin) / 1e3);
+  Subject plain(name, false);
+  Subject prepared(name, true);
+  Json rates = {Json::array(), Json::array()};
+  for (int round = 0; round < config["rounds"]; ++round) {
+    rates[0].push_back(plain.rate(steps));
+    rates[1].push_back(prepared.rate(steps));
+  }
+  return rates;
 }
 
-double run(int workers, const char* model, bool prepared, int steps) {
+struct Rates {
+  std::vector<double> plain;
+  std::vector<double> prepared;
+  std::vector<double> torchrun;
+};
+
+/// Adds the rounds of a run: of each, the slowest worker.
+void add_rounds(Rates& rates, int workers, const std::string& model, int rounds, int steps) {
   auto options = trainer_options(workers);
   options.backend = TorchConfig{};
   options.resources_per_worker = {{"CPU", 1}};
   Trainer trainer(options);
-  const auto results =
-      trainer.run(fn<measure>, {.config = {{"model", model}, {"prepared", prepared}, {"steps", steps}}});
-  double slowest = results[0].get<double>();
-  for (const auto& result : results) slowest = std::min(slowest, result.get<double>());
-  return slowest;
+  const auto results = trainer.run(fn<measure>, {.config = {{"model", model}, {"rounds", rounds}, {"steps", steps}}});
+  const auto slowest = [&](std::size_t variant, std::size_t round) {
+    double rate = INFINITY;
+    for (const auto& result : results) rate = std::min(rate, result[variant][round].get<double>());
+    return rate;
+  };
+  for (std::size_t round = 0; round < static_cast<std::size_t>(rounds); ++round) {
+    rates.plain.push_back(slowest(0, round));
+    rates.prepared.push_back(slowest(1, round));
+  }
+}
+
+/// How much longer a step of a prepared model takes when there is nobody to talk to, in percent.
+void bench_overhead(const Output& output) {
+  Rates rates;
+  add_rounds(rates, 1, "mlp", 60, 10);
+  std::vector<double> percent;
+  for (std::size_t i = 0; i < rates.plain.size(); ++i)
+    percent.push_back((rates.plain[i] / rates.prepared[i] - 1) * 100);
+  output.add({"ddp.overhead.w1", median(percent), "%", percent.size(), 1, Figure::Better::lower});
 }
 
 }  // namespace
@@ -68,22 +121,33 @@ double run(int workers, const char* model, bool prepared, int steps) {
 void bench_ddp(const Output& output) {
   struct Case {
     const char* name;
-    int steps;
+    int steps;  // of a round
     double share_of_independent;
+    double times_torchrun;
   };
-  for (const auto& one : {Case{"mlp", 150, 0.85}, Case{"conv", 100, 0.85}, Case{"lin25m", 40, 0.65}}) {
-    // Interleaved, so that a busy machine slows both alike.
-    std::vector<double> together;
-    std::vector<double> apart;
-    for (int round = 0; round < 5; ++round) {
-      apart.push_back(run(2, one.name, false, one.steps));
-      together.push_back(run(2, one.name, true, one.steps));
-    }
-    const std::string name = std::string("ddp.") + one.name;
-    output.add({name, median(together), "steps/s", together.size(), one.share_of_independent * median(apart),
-                Figure::Better::higher});
-    output.add({name + ".independent", median(apart), "steps/s", apart.size(), 0, Figure::Better::higher});
+  const std::vector<Case> cases = {{"mlp", 10, 0.85, 1.8}, {"conv", 6, 0.85, 1.2}, {"lin25m", 3, 0.65, 2.0}};
+  constexpr int passes = 3;
+  constexpr int rounds = 7;
+  std::vector<std::string> torchrun_cases;
+  for (const auto& one : cases) torchrun_cases.push_back(fmt::format("{}:{}:{}", one.name, rounds, one.steps));
+  std::map<std::string, Rates> all;
+  for (int pass = 0; pass < passes; ++pass) {
+    for (const auto& one : cases) add_rounds(all[one.name], 2, one.name, rounds, one.steps);
+    const auto peers = run_torchrun(torchrun_cases);
+    for (const auto& item : peers.items())
+      for (double rate : item.value()) all[item.key()].torchrun.push_back(rate);
   }
+  for (const auto& one : cases) {
+    const auto& rates = all[one.name];
+    const auto name = std::string("ddp.") + one.name;
+    const double peer = rates.torchrun.empty() ? 0 : median(rates.torchrun);
+    output.add({name, median(rates.prepared), "steps/s", rates.prepared.size(),
+                std::max(one.share_of_independent * median(rates.plain), one.times_torchrun * peer),
+                Figure::Better::higher});
+    output.add({name + ".independent", median(rates.plain), "steps/s", rates.plain.size(), 0, Figure::Better::higher});
+    if (peer > 0) output.add({name + ".torchrun", peer, "steps/s", rates.torchrun.size(), 0, Figure::Better::higher});
+  }
+  bench_overhead(output);
 }
 
 }  // namespace troupe::bench
