@@ -37,12 +37,12 @@ int save(const fs::path& parent, int id, int generation, std::size_t kilobytes,
          const std::vector<std::string>& fault = {}) {
   std::vector<std::string> arguments{TROUPE_SAVER, parent, std::to_string(id), std::to_string(generation),
                                      std::to_string(kilobytes)};
-  std::vector<std::string> environment = fault;
-  for (char** variable = environ; *variable != nullptr; ++variable) environment.emplace_back(*variable);
+  std::vector<std::string> environment = fault;  // of two equal names the first counts
   if (!fault.empty()) {
     environment.emplace_back("LD_PRELOAD=" TROUPE_IO_FAULTS);
     environment.emplace_back("ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0");
   }
+  for (char** variable = environ; *variable != nullptr; ++variable) environment.emplace_back(*variable);
   const auto pointers = [](std::vector<std::string>& texts) {
     std::vector<char*> result;
     for (auto& text : texts) result.push_back(text.data());
