@@ -92,17 +92,28 @@ void rename_durably(const std::filesystem::path& from, const std::filesystem::pa
   sync_folder(to.parent_path());
 }
 
+namespace {
+
+/// 0, or the error; a folder that is there already is none.
+int make_one_folder(const std::filesystem::path& folder) {
+  if (::mkdir(folder.c_str(), 0777) != 0) {
+    const int failure = errno;
+    std::error_code none;
+    return failure == EEXIST && std::filesystem::is_directory(folder, none) ? 0 : failure;
+  }
+  sync_folder(folder.has_parent_path() ? folder.parent_path() : ".");
+  return 0;
+}
+
+}  // namespace
+
 void make_folder(const std::filesystem::path& folder) {
-  if (::mkdir(folder.c_str(), 0777) == 0) {
-    sync_folder(folder.has_parent_path() ? folder.parent_path() : ".");
-    return;
-  }
-  if (errno == ENOENT && folder.has_parent_path() && folder.parent_path() != folder) {
+  int failure = make_one_folder(folder);
+  if (failure == ENOENT && folder.has_parent_path() && folder.parent_path() != folder) {
     make_folder(folder.parent_path());
-    make_folder(folder);
-  } else if (errno != EEXIST || !std::filesystem::is_directory(folder)) {
-    throw io_error("cannot make the folder", folder, errno);
+    failure = make_one_folder(folder);  // once: some file systems say ENOENT whatever is there
   }
+  if (failure != 0) throw io_error("cannot make the folder", folder, failure);
 }
 
 std::string read_whole(const std::filesystem::path& path, std::size_t most) {

@@ -14,6 +14,7 @@
 #include "checkpoint/folder.hpp"
 #include "checkpoint/scan.hpp"
 #include "checkpoint/shard_writer.hpp"
+#include "checkpoint/storage/mirror.hpp"
 #include "runtime/base/log.hpp"
 
 namespace troupe::detail {
@@ -28,6 +29,18 @@ constexpr const char* iteration_key = "_training_iteration";
 
 CheckpointKeeper::CheckpointKeeper(KeeperOptions options)
     : options_(std::move(options)), retention_(options_.strategy) {
+  if (!options_.storage_path.empty()) {
+    if (!on_disk())
+      throw Error(ErrorCode::invalid_option,
+                  "storage_path needs checkpoints on disk, which are copied there: num_to_keep must not be 0");
+    const auto run = options_.directory.parent_path().filename() / options_.directory.filename();
+    mirror_ = std::make_unique<storage::CheckpointMirror>(storage::open_storage(options_.storage_path), run.string(),
+                                                          [this](const std::string& text) {
+                                                            log_warning("{}", text);
+                                                            std::lock_guard lock(storage_mutex_);
+                                                            storage_errors_.push_back(text);
+                                                          });
+  }
   if (options_.resume) adopt_existing();
 }
 
@@ -39,6 +52,7 @@ fs::path CheckpointKeeper::folder() const { return options_.directory / "checkpo
 
 /// What an earlier program has left: committed ones are taken over, all else goes.
 void CheckpointKeeper::adopt_existing() {
+  if (mirror_ && scan(folder()).empty() && scan(spare_folder()).empty()) mirror_->fetch_latest(folder());
   for (const auto& place : {folder(), spare_folder()}) {
     sweep(place);
     std::vector<std::string> damaged;
@@ -107,10 +121,14 @@ CheckpointSource CheckpointKeeper::start_source() {
 }
 
 void CheckpointKeeper::close() {
-  std::lock_guard lock(mutex_);
-  pending_.clear();
-  generation_ = 0;  // nothing more is accepted
-  sweep(folder());
+  {
+    std::lock_guard lock(mutex_);
+    pending_.clear();
+    generation_ = 0;  // nothing more is accepted
+    sweep(folder());
+    mirror();  // tries again what has failed
+  }
+  if (mirror_) mirror_->flush();
 }
 
 std::vector<CheckpointKeeper::Over> CheckpointKeeper::add(SavedPart part) {
@@ -150,7 +168,16 @@ CheckpointKeeper::Over CheckpointKeeper::finish(std::uint64_t number, const Part
   committed_ += 1;
   replace_latest(id);
   over.fatal = rank_and_evict(id);
+  mirror();
   return over;
+}
+
+/// Storage gets what is here.
+void CheckpointKeeper::mirror() {
+  if (!mirror_) return;
+  storage::CheckpointMirror::Wanted wanted;
+  for (const auto& [id, entry] : entries_) wanted.emplace(checkpoint_name(id), entry.folder);
+  mirror_->want(std::move(wanted));
 }
 
 CheckpointKeeper::Entry CheckpointKeeper::commit_to_disk(std::uint64_t id, const Parts& parts) {
@@ -303,8 +330,14 @@ std::uint64_t CheckpointKeeper::committed() const {
 }
 
 std::vector<std::string> CheckpointKeeper::errors() const {
-  std::lock_guard lock(mutex_);
-  return errors_;
+  std::vector<std::string> all;
+  {
+    std::lock_guard lock(mutex_);
+    all = errors_;
+  }
+  std::lock_guard lock(storage_mutex_);
+  all.insert(all.end(), storage_errors_.begin(), storage_errors_.end());
+  return all;
 }
 
 void CheckpointKeeper::drop_spare_latest() {

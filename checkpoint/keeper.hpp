@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -20,6 +21,10 @@
 #include "checkpoint/saved_part.hpp"
 #include "checkpoint/source.hpp"
 
+namespace troupe::storage {
+class CheckpointMirror;
+}
+
 namespace troupe::detail {
 
 struct KeeperOptions {
@@ -27,6 +32,7 @@ struct KeeperOptions {
   CheckpointStrategy strategy;
   std::optional<Checkpoint> start;  ///< what load_checkpoint() gives before the first save
   bool resume = false;              ///< go on with the checkpoints that are in the directory
+  std::string storage_path = {};    ///< also bring them there; see open_storage()
 };
 
 class CheckpointKeeper {
@@ -89,6 +95,7 @@ private:
   void remove(std::uint64_t id);
   Checkpoint open(const Entry& entry) const;
   void note_error(const std::string& text);
+  void mirror();
 
   const KeeperOptions options_;
   mutable std::mutex mutex_;
@@ -105,6 +112,10 @@ private:
   std::uint64_t first_id_ = 1;
   std::uint64_t next_number_ = 1;
   std::map<std::uint64_t, Parts> pending_;  // by number
+
+  mutable std::mutex storage_mutex_;
+  std::vector<std::string> storage_errors_;
+  std::unique_ptr<storage::CheckpointMirror> mirror_;  // last: its thread uses the others
 };
 
 }  // namespace troupe::detail

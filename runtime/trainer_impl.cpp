@@ -238,8 +238,8 @@ std::shared_ptr<Run> TrainerImpl::prepare_run(const Fn& function, RunOptions& op
     throw Error(ErrorCode::invalid_state,
                 "a run of this trainer is active already: let it end, or use a second Trainer beside it");
   const auto [directory, resume] = next_run_dir(options.resume);
-  auto keeper = std::make_shared<CheckpointKeeper>(
-      KeeperOptions{directory, options.checkpoint_strategy, std::move(options.checkpoint), resume});
+  auto keeper = std::make_shared<CheckpointKeeper>(KeeperOptions{
+      directory, options.checkpoint_strategy, std::move(options.checkpoint), resume, options.storage_path});
   latest_run_dir_ = spec.directory = directory;
   spec.keeper = keeper;
   const auto rows = group.view ? group.view->begin_run() : local_rows();

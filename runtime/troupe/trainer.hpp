@@ -60,6 +60,9 @@ struct RunOptions {
   /// Go on with the latest run in the log directory, in its folder: load_checkpoint() gives its latest checkpoint, ids
   /// and counters go on. Without an earlier run this is an ordinary one.
   bool resume = false;
+  /// Checkpoints are also brought there, behind the training: a folder, or
+  /// "s3://bucket/prefix?endpoint=http://host:9000&region=...". A resumed run without local ones fetches the newest.
+  std::string storage_path = {};
 };
 
 /// Not thread safe, except that shutdown() may be called while another thread is in run().

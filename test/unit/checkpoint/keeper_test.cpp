@@ -239,3 +239,46 @@ DOCTEST_TEST_CASE("a large start checkpoint reaches the ranks without a message 
   DOCTEST_CHECK(setup.start.bytes.empty());
   DOCTEST_CHECK(detail::open_source(setup.start) == large);
 }
+
+DOCTEST_TEST_CASE("storage holds what is kept, and an empty run goes on from it") {
+  TempFolder run, bucket;
+  const KeeperOptions options{.directory = run.path() / "train" / "run_001",
+                              .strategy = {.num_to_keep = 1},
+                              .storage_path = bucket.path().string()};
+  {
+    CheckpointKeeper keeper(options);
+    keeper.begin_attempt(1);
+    for (std::uint64_t number = 1; number <= 3; ++number) save(keeper, 1, number, {{"epoch", number}});
+    keeper.close();
+    DOCTEST_CHECK(keeper.errors().empty());
+  }
+  DOCTEST_CHECK(names_in(bucket.path() / "train" / "run_001") == std::set<std::string>{"checkpoint_000003"});
+  fs::remove_all(run.path() / "train");
+  auto resumed = options;
+  resumed.resume = true;
+  CheckpointKeeper keeper(resumed);
+  DOCTEST_CHECK(keeper.begin_attempt(1).first_id == 4);
+  DOCTEST_CHECK(keeper.latest() == Checkpoint{{"epoch", 3}});
+}
+
+DOCTEST_TEST_CASE("storage that fails is told and stops nothing") {
+  TempFolder run, bucket;
+  CheckpointKeeper keeper({.directory = run.path() / "train" / "run_001", .storage_path = bucket.path().string()});
+  std::ofstream(bucket.path() / "train") << "in the way";
+  keeper.begin_attempt(1);
+  save(keeper, 1, 1, {{"epoch", 1}});
+  keeper.close();
+  DOCTEST_CHECK(keeper.latest() == Checkpoint{{"epoch", 1}});
+  DOCTEST_CHECK(!keeper.errors().empty());
+}
+
+DOCTEST_TEST_CASE("a storage path that cannot be one is refused") {
+  TempFolder run;
+  const auto text = [&](const std::string& path, CheckpointStrategy strategy = {}) {
+    return test::thrown_by(
+        [&] { CheckpointKeeper({.directory = run.path(), .strategy = std::move(strategy), .storage_path = path}); });
+  };
+  DOCTEST_CHECK(test::contains(text("s3:///prefix"), "invalid_option"));
+  DOCTEST_CHECK(test::contains(text("/proc/no/such/place"), "io: cannot make the folder"));
+  DOCTEST_CHECK(test::contains(text(run.path().string(), {.num_to_keep = 0}), "num_to_keep must not be 0"));
+}

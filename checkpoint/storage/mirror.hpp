@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Brings a run's checkpoints into storage, and removes there what is not kept any more, behind everybody's back.
+#pragma once
+
+#include <condition_variable>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+
+#include "checkpoint/storage/storage.hpp"
+
+namespace troupe::storage {
+
+class CheckpointMirror {
+public:
+  /// Names of checkpoints ("checkpoint_000003") and the committed folders they are copied from.
+  using Wanted = std::map<std::string, std::filesystem::path>;
+
+  /// Keys begin with `prefix`. `on_error` is called on the mirror's thread with a text for people.
+  CheckpointMirror(std::unique_ptr<Storage> storage, std::string prefix,
+                   std::function<void(const std::string&)> on_error);
+  ~CheckpointMirror();
+  CheckpointMirror(const CheckpointMirror&) = delete;
+  CheckpointMirror& operator=(const CheckpointMirror&) = delete;
+
+  /// What should be there from now on; never waits. While a copy is under way, only the last wish counts.
+  void want(Wanted wanted);
+  /// Waits until storage holds what is wanted, or a last try has failed.
+  void flush();
+
+  /// Copies the newest stored checkpoint that `prefix` has into `parent`; gives its folder, or nothing.
+  std::optional<std::filesystem::path> fetch_latest(const std::filesystem::path& parent);
+
+private:
+  void run();
+  void reconcile(const Wanted& wanted);
+  bool remove(const std::string& name);
+  std::string key_of(const std::string& name) const { return prefix_ + "/" + name; }
+
+  const std::unique_ptr<Storage> storage_;
+  const std::string prefix_;
+  const std::function<void(const std::string&)> on_error_;
+  std::set<std::string> stored_;  // the mirror's thread only: what it has brought there
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<Wanted> next_;
+  bool is_busy_ = false;
+  bool is_ending_ = false;
+  std::thread thread_;
+};
+
+}  // namespace troupe::storage
