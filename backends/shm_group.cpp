@@ -18,6 +18,7 @@
 #include <fmt/format.h>
 #include <troupe/error.hpp>
 
+#include "backends/rendezvous.hpp"
 #include "runtime/base/host.hpp"
 
 namespace troupe {
@@ -65,10 +66,12 @@ SharedRegion::~SharedRegion() { ::munmap(data_, bytes_); }
 
 /// The head of every region. Words that different ranks write lie on lines of their own. Fresh memory is zero.
 struct ShmGroup::Head {
+  struct alignas(cache_line) Line {
+    Counter value;
+  };
   /// Tells a descriptor that was meant for an earlier group apart.
   char key[2 * cache_line];
-  alignas(cache_line) Counter arrived;
-  alignas(cache_line) Counter finished;
+  Line counters[4];
   // Of the group's first region only: who waits sleeps on `event`, which every arrival changes.
   alignas(cache_line) Counter event;
   Counter sleepers;
@@ -83,8 +86,9 @@ struct ShmGroup::Seat {
   alignas(cache_line) Note notes[2];
 };
 
-ShmGroup::Counter& ShmGroup::Region::arrived() const { return reinterpret_cast<Head*>(memory_->data())->arrived; }
-ShmGroup::Counter& ShmGroup::Region::finished() const { return reinterpret_cast<Head*>(memory_->data())->finished; }
+ShmGroup::Counter& ShmGroup::Region::counter(std::size_t index) const {
+  return reinterpret_cast<Head*>(memory_->data())->counters[index].value;
+}
 
 ShmGroup::ShmGroup(ShmGroupOptions options, std::shared_ptr<Store> store,
                    std::shared_ptr<DescriptorExchange> descriptors)
@@ -92,7 +96,8 @@ ShmGroup::ShmGroup(ShmGroupOptions options, std::shared_ptr<Store> store,
       store_(std::move(store)),
       descriptors_(std::move(descriptors)),
       // With more ranks than cores, a spinning rank would keep the one it waits for from running.
-      spins_(static_cast<int>(options_.members.size()) <= detail::core_count() ? spins_with_a_core_each : 0) {
+      spins_(std::max(size(), options_.ranks_on_machine) <= detail::core_count() ? spins_with_a_core_each : 0) {
+  meet(*store_, options_.prefix + "/here", members()[static_cast<std::size_t>(rank())], members(), options_.timeout);
   control_memory_ = share(sizeof(Head) + sizeof(Seat) * options_.members.size());
   control_ = reinterpret_cast<Head*>(control_memory_->data());
 }
@@ -173,8 +178,8 @@ void ShmGroup::barrier() {
   if (size() == 1) return;
   barriers_ += static_cast<std::uint32_t>(size());
   seat(rank()).entered.fetch_add(1, std::memory_order_relaxed);
-  arrive(control_->arrived);
-  wait(control_->arrived, barriers_);
+  arrive(control_->counters[0].value);
+  wait(control_->counters[0].value, barriers_);
 }
 
 bool ShmGroup::barrier(const Note& mine) {

@@ -36,6 +36,7 @@ struct ShmGroupOptions {
   std::vector<int> members;  ///< their world ranks
   std::string prefix;        ///< of our keys in the store: one a group and epoch
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
+  int ranks_on_machine = 0;  ///< if there are more than the members
 };
 
 /// One rank's side of the group. Regions and barriers are collective: every member calls them in the same order.
@@ -46,7 +47,7 @@ public:
   /// A cache line of a member's own words.
   using Note = std::array<std::int64_t, 8>;
 
-  /// Memory with a part for every member, and two counters for whoever uses it.
+  /// Memory with a part for every member, and a few counters.
   class Region {
   public:
     Region(std::shared_ptr<SharedRegion> memory, std::size_t offset, std::size_t part_bytes)
@@ -54,8 +55,8 @@ public:
     std::byte* part(int rank) const { return memory_->data() + offset_ + static_cast<std::size_t>(rank) * part_bytes_; }
     std::size_t part_bytes() const { return part_bytes_; }
     const std::shared_ptr<SharedRegion>& memory() const { return memory_; }
-    Counter& arrived() const;
-    Counter& finished() const;
+    /// 0 to 3: for whoever uses the region.
+    Counter& counter(std::size_t index) const;
 
   private:
     std::shared_ptr<SharedRegion> memory_;

@@ -9,6 +9,25 @@
 
 namespace troupe {
 
+/// Gloo's own threads carry it while backward() goes on.
+class GlooBuffer : public ReduceBuffer {
+public:
+  GlooBuffer(std::shared_ptr<GlooGroup> group, at::Tensor flat) : group_(std::move(group)), tensor_(std::move(flat)) {}
+  at::Tensor tensor() const override { return tensor_; }
+  void start(double scale) override;
+  void poke() override {}
+  void finish() override;
+  /// Whether finish() would not wait.
+  bool is_complete() const { return !work_ || work_->isCompleted(); }
+
+private:
+  std::shared_ptr<GlooGroup> group_;
+  at::Tensor tensor_;
+  std::vector<at::Tensor> sent_;
+  c10::intrusive_ptr<c10d::Work> work_;
+  double scale_ = 1;
+};
+
 class GlooCollective : public Collective {
 public:
   explicit GlooCollective(std::shared_ptr<GlooGroup> group) : group_(std::move(group)) {}
@@ -18,16 +37,21 @@ public:
   std::unique_ptr<ReduceBuffer> make_buffer(std::int64_t elements, at::ScalarType type) override;
   void abort() noexcept override { group_->abort(); }
 
+  // Without checks, for who has made them. Flat and contiguous tensors, some elements at least.
+  void reduce(const at::Tensor& flat, Reduce reduce, double scale);
+  void send_to_all(const at::Tensor& flat, int root);
+  void gather(const at::Tensor& flat, const std::vector<at::Tensor>& all);
+  std::unique_ptr<GlooBuffer> make_buffer_over(at::Tensor flat);
+  /// A barrier. Throws invalid_argument if the ranks do not mean the same.
+  void agree(const Operation& operation);
+
 protected:
   void reduce_flat(const at::Tensor& flat, Reduce reduce, double scale, const Operation& operation) override;
   void broadcast_flat(const at::Tensor& flat, int root, const Operation& operation) override;
   void gather_flat(const at::Tensor& flat, const std::vector<at::Tensor>& all, const Operation& operation) override;
-  /// One small message a rank: Gloo would end the process of a rank whose tensor is too small for what it is sent.
-  void wait_for_all(const Operation& operation) override;
+  void wait_for_all(const Operation& operation) override { agree(operation); }
 
 private:
-  void gather(const at::Tensor& flat, const std::vector<at::Tensor>& all);
-
   std::shared_ptr<GlooGroup> group_;
 };
 

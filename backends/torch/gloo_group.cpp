@@ -7,19 +7,27 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
-#include <cmath>
+#include <atomic>
+#include <condition_variable>
 #include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <set>
+#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
 #include <troupe/error.hpp>
 
+#include "backends/rendezvous.hpp"
 #include "backends/torch/torch_compat.hpp"
 
 namespace troupe {
 namespace {
 
 using Bytes = std::vector<std::uint8_t>;
+
+constexpr const char* lost = "another rank is gone, or the run is being stopped";
 
 /// Our Store as c10d knows one.
 class StoreAdapter : public c10d::Store {
@@ -78,47 +86,166 @@ void for_each_tcp_socket(Visit&& visit) {
   ::closedir(folder);
 }
 
-std::set<unsigned long> tcp_sockets() {
-  std::set<unsigned long> inodes;
+using Inodes = std::set<unsigned long>;
+
+Inodes tcp_sockets() {
+  Inodes inodes;
   for_each_tcp_socket([&](int, unsigned long inode, bool) { inodes.insert(inode); });
   return inodes;
 }
 
-}  // namespace
+/// Ranks that are threads share their descriptors, so groups of one process are made one after the other: what opens
+/// during a group's turn is its own. All ranks of a group share its turn, which the first one begins.
+class Turn {
+public:
+  explicit Turn(const std::string& group) {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return holders == 0 || holder == group; });
+    if (holders++ > 0) return;
+    holder = group;
+    before = tcp_sockets();
+  }
+  ~Turn() {
+    std::lock_guard lock(mutex);
+    if (--holders == 0) changed.notify_all();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
 
-GlooGroup::GlooGroup(const TorchConfig& config, const BackendContext& context)
-    : rank_(context.world_rank), size_(context.world_size) {
-  if (!context.store)
-    throw Error(ErrorCode::invalid_state, "local mode has no process group: use num_workers = 1 for a group of one");
-  const auto timeout = std::chrono::milliseconds(std::llround(config.timeout_s * 1000));
-  const auto prefix = fmt::format("gloo/{}/", context.epoch);
-  const auto meet = [&](const char* where) {
-    context.store->set(fmt::format("{}{}/rank {}", prefix, where, rank_), "");
-    std::vector<std::string> all;
-    for (int rank = 0; rank < size_; ++rank) all.push_back(fmt::format("{}{}/rank {}", prefix, where, rank));
-    context.store->wait(all, timeout);
-  };
-  const auto before = tcp_sockets();
-  // Everybody is there before Gloo begins: it would wait five times the timeout for one who is not.
-  meet("here");
+  static Inodes opened() {
+    std::lock_guard lock(mutex);
+    Inodes inodes;
+    for (auto inode : tcp_sockets())
+      if (!before.contains(inode)) inodes.insert(inode);
+    return inodes;
+  }
 
-  const auto address = config.interface.empty() ? std::string("127.0.0.1") : config.interface;
-  auto store = c10::make_intrusive<StoreAdapter>(context.store, prefix, timeout);
-  group_ = torch_compat::make_gloo(store, rank_, size_, address, timeout);
-  // Thread ranks share their descriptors: each takes the sockets of all, which are aborted together anyway.
-  if (!context.own_process) meet("formed");
-  for (auto inode : tcp_sockets())
-    if (!before.contains(inode)) sockets_.insert(inode);
+private:
+  static inline std::mutex mutex;
+  static inline std::condition_variable changed;
+  static inline std::string holder;
+  static inline int holders = 0;
+  static inline Inodes before;
+};
+
+/// Shutting a listener down would end the process.
+void shut_down(const Inodes& sockets) noexcept {
+  for_each_tcp_socket([&](int fd, unsigned long inode, bool listening) {
+    if (!listening && sockets.contains(inode)) ::shutdown(fd, SHUT_RDWR);
+  });
 }
 
-GlooGroup::~GlooGroup() { abort(); }
+}  // namespace
+
+/// What the thread that makes the group, the one that waits for it and the one that aborts it share.
+struct GlooGroup::Making {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool aborted = false;
+  bool done = false;
+  Inodes sockets;
+  c10::intrusive_ptr<c10d::ProcessGroup> group;
+  std::exception_ptr error;
+};
+
+GlooGroup::GlooGroup(GlooGroupOptions options, std::shared_ptr<Store> store)
+    : options_(std::move(options)), store_(std::move(store)), making_(std::make_shared<Making>()) {}
+
+GlooGroup::~GlooGroup() {
+  abort();
+  // Its end waits for the operation, and the caller must not.
+  if (left_behind_) std::thread([group = std::move(group_)] {}).detach();
+}
+
+void GlooGroup::form() {
+  // Everybody is there before Gloo begins: it would wait long for one who is not.
+  meet(*store_, options_.prefix + "/here", world_rank(), members(), options_.timeout);
+  std::string name;  // of the group, among those of this process
+  if (!options_.own_process) {
+    static std::atomic<int> groups{0};
+    const auto key = options_.prefix + "/name";
+    if (rank() == 0) store_->set(key, std::to_string(++groups));
+    name = store_->get(key, options_.timeout);
+  }
+  const Turn turn(name);
+  make(c10::make_intrusive<StoreAdapter>(store_, options_.prefix + "/", options_.timeout));
+  // The sockets of all: they are aborted together anyway.
+  if (!options_.own_process) meet(*store_, options_.prefix + "/formed", world_rank(), members(), options_.timeout);
+  std::lock_guard lock(making_->mutex);
+  making_->sockets = Turn::opened();
+  if (!making_->aborted) return;
+  shut_down(making_->sockets);
+  throw GroupLost(lost);
+}
+
+/// On a thread of its own, since nothing can end Gloo's wait for a peer that died while it connected; an abort leaves
+/// it behind, where it ends by itself within seconds.
+void GlooGroup::make(const c10::intrusive_ptr<c10d::Store>& store) {
+  std::thread([making = making_, options = options_, store] {
+    c10::intrusive_ptr<c10d::ProcessGroup> group;
+    std::exception_ptr error;
+    try {
+      group = torch_compat::make_gloo(store, options.rank, static_cast<int>(options.members.size()), options.interface,
+                                      options.timeout);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    std::lock_guard lock(making->mutex);
+    making->done = true;
+    making->error = error;
+    if (!making->aborted) making->group = std::move(group);
+    making->changed.notify_all();
+  }).detach();
+  std::unique_lock lock(making_->mutex);
+  making_->changed.wait(lock, [&] { return making_->done || making_->aborted; });
+  if (making_->aborted) throw GroupLost(lost);
+  group_ = std::move(making_->group);
+  if (!making_->error) return;
+  try {
+    std::rethrow_exception(making_->error);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw Error(ErrorCode::start_failed,
+                fmt::format("rank {} could not connect to the others over Gloo on \"{}\" (TorchConfig.interface: an "
+                            "address or the name of an interface of this host): {}",
+                            world_rank(), options_.interface, error.what()),
+                world_rank());
+  }
+}
+
+void GlooGroup::finish(const c10::intrusive_ptr<c10d::Work>& work) {
+  const auto done = std::make_shared<bool>(false);
+  work->getFuture()->addCallback([making = making_, done](c10::ivalue::Future&) {
+    std::lock_guard lock(making->mutex);
+    *done = true;
+    making->changed.notify_all();
+  });
+  bool aborted = false;
+  {
+    std::unique_lock lock(making_->mutex);
+    making_->changed.wait(lock, [&] { return *done || making_->aborted; });
+    // Closed sockets end the operation within milliseconds, but for a rare case that Gloo never wakes from.
+    if (!*done) left_behind_ = !making_->changed.wait_for(lock, std::chrono::milliseconds(50), [&] { return *done; });
+    aborted = making_->aborted;
+  }
+  if (left_behind_) throw GroupLost(lost);
+  try {
+    work->wait();
+  } catch (const std::exception& error) {
+    const std::string_view text = error.what();
+    if (!aborted && text.find("imed out") != std::string_view::npos)
+      throw Error(ErrorCode::deadline, fmt::format("a collective operation took too long (timeout_s): {}", text),
+                  world_rank());
+    throw GroupLost(fmt::format("{} ({})", lost, text));
+  }
+}
 
 void GlooGroup::abort() noexcept {
-  if (aborted_.exchange(true)) return;
-  // Shutting a listener down would end the process.
-  for_each_tcp_socket([this](int fd, unsigned long inode, bool listening) {
-    if (!listening && sockets_.contains(inode)) ::shutdown(fd, SHUT_RDWR);
-  });
+  std::lock_guard lock(making_->mutex);
+  if (std::exchange(making_->aborted, true)) return;
+  making_->changed.notify_all();
+  shut_down(making_->sockets);
 }
 
 }  // namespace troupe

@@ -3,36 +3,57 @@
 // known here and in torch_compat.hpp only.
 #pragma once
 
-#include <atomic>
+#include <chrono>
 #include <memory>
-#include <set>
+#include <string>
+#include <vector>
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
-#include <troupe/backend.hpp>
-#include <troupe/torch_config.hpp>
+#include <troupe/store.hpp>
 
 namespace troupe {
 
+struct GlooGroupOptions {
+  int rank = 0;                         ///< among the members
+  std::vector<int> members;             ///< their world ranks
+  std::string prefix;                   ///< of our keys in the store: one a group and epoch
+  std::string interface = "127.0.0.1";  ///< address, or name of an interface
+  std::chrono::milliseconds timeout{60000};
+  bool own_process = true;  ///< false: other ranks live in this process
+};
+
 class GlooGroup {
 public:
-  /// Collective. Throws deadline that names the missing ranks.
-  GlooGroup(const TorchConfig& config, const BackendContext& context);
+  GlooGroup(GlooGroupOptions options, std::shared_ptr<Store> store);
   ~GlooGroup();
 
-  const c10::intrusive_ptr<c10d::ProcessGroup>& process_group() const { return group_; }
-  int rank() const { return rank_; }
-  int size() const { return size_; }
-  bool aborted() const { return aborted_; }
+  /// Collective, once. Throws deadline that names the missing ranks, GroupLost after an abort.
+  void form();
 
-  /// Gloo has no abort: its sockets are shut down, and what waits on them fails.
+  const c10::intrusive_ptr<c10d::ProcessGroup>& process_group() const { return group_; }
+  int rank() const { return options_.rank; }
+  int size() const { return static_cast<int>(options_.members.size()); }
+  const std::vector<int>& members() const { return options_.members; }
+  int world_rank() const { return members()[static_cast<std::size_t>(rank())]; }
+
+  /// Waits for an operation of this group. Throws GroupLost once a peer has gone or the group was aborted, deadline
+  /// when it takes too long. An operation that does not end after an abort is left behind: tensors must own their
+  /// memory.
+  void finish(const c10::intrusive_ptr<c10d::Work>& work);
+
+  /// From any thread, while the group forms too. Gloo has no abort: its sockets are shut down, and what waits on them
+  /// fails.
   void abort() noexcept;
 
 private:
-  const int rank_;
-  const int size_;
+  struct Making;
+  void make(const c10::intrusive_ptr<c10d::Store>& store);
+
+  const GlooGroupOptions options_;
+  const std::shared_ptr<Store> store_;
+  const std::shared_ptr<Making> making_;
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
-  std::set<unsigned long> sockets_;  // inodes of the group's own
-  std::atomic<bool> aborted_{false};
+  bool left_behind_ = false;  // an operation that did not end
 };
 
 }  // namespace troupe

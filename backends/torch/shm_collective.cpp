@@ -4,65 +4,23 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
-#include <cstring>
+#include <numeric>
 #include <utility>
 
-#include "backends/torch/reduce_loops.hpp"
+#include "backends/torch/shm_pieces.hpp"
 
 namespace troupe {
 namespace {
 
-/// Fits into the cache of a core together with the parts of a few others.
-constexpr std::size_t stage_bytes = std::size_t{1} << 20;
-
-/// Calls `body(offset, bytes)` for every piece that fits into the stage; once if there is nothing.
-template <class Body>
-void for_each_piece(std::size_t bytes, Body&& body) {
-  std::size_t at = 0;
-  do {
-    body(at, std::min(stage_bytes, bytes - at));
-    at += stage_bytes;
-  } while (at < bytes);
-}
-
-/// Of nothing too: an empty tensor has no address.
-void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
-  if (bytes > 0) std::memcpy(to, from, bytes);
-}
-
-std::byte* bytes_of(const at::Tensor& flat) { return static_cast<std::byte*>(flat.data_ptr()); }
-
-/// This rank's share of reducing what every member has in its part: the result goes to all parts.
-void reduce_share(const ShmGroup& group, const ShmGroup::Region& region, std::size_t bytes, at::ScalarType type,
-                  Reduce reduce, double scale) {
-  with_type(type, [&](auto zero) {
-    using T = decltype(zero);
-    const auto count = bytes / sizeof(T);
-    const auto members = static_cast<std::size_t>(group.size());
-    // Shares begin at cache lines: two ranks never write the same one.
-    const auto line = 64 / sizeof(T);
-    const auto share = (count / members + line) / line * line;
-    const auto begin = std::min(count, share * static_cast<std::size_t>(group.rank()));
-    const auto end = std::min(count, begin + share);
-    std::vector<const T*> from;
-    for (int member = 0; member < group.size(); ++member) from.push_back(reinterpret_cast<T*>(region.part(member)));
-    // Block by block, so that what was summed is still in the cache when it is written to the others.
-    constexpr std::size_t block = 4096;
-    T* mine = reinterpret_cast<T*>(region.part(group.rank()));
-    for (auto at = begin; at < end; at += block) {
-      const auto length = std::min(block, end - at);
-      reduce_in_order(mine + at, from, at, length, reduce, scale);
-      for (int member = 0; member < group.size(); ++member)
-        if (member != group.rank())
-          std::memcpy(reinterpret_cast<T*>(region.part(member)) + at, mine + at, length * sizeof(T));
-    }
-  });
-}
+// The counters of a buffer's region.
+constexpr std::size_t arrived = 0;
+constexpr std::size_t finished = 1;
 
 class ShmBuffer : public ReduceBuffer {
 public:
-  ShmBuffer(std::shared_ptr<ShmGroup> group, std::int64_t elements, at::ScalarType type)
+  ShmBuffer(std::shared_ptr<ShmGroup> group, std::int64_t elements, at::ScalarType type, std::vector<int> targets)
       : group_(std::move(group)),
+        targets_(std::move(targets)),
         type_(type),
         bytes_(static_cast<std::size_t>(elements) * c10::elementSize(type)),
         region_(group_->make_region(bytes_)) {
@@ -77,27 +35,28 @@ public:
     scale_ = scale;
     reduced_ = false;
     target_ += static_cast<std::uint32_t>(group_->size());
-    group_->arrive(region_->arrived());
+    group_->arrive(region_->counter(arrived));
   }
 
   void poke() override {
-    if (!reduced_ && ShmGroup::reached(region_->arrived(), target_)) reduce();
+    if (!reduced_ && ShmGroup::reached(region_->counter(arrived), target_)) reduce();
   }
 
   void finish() override {
-    group_->wait(region_->arrived(), target_);
+    group_->wait(region_->counter(arrived), target_);
     if (!reduced_) reduce();
-    group_->wait(region_->finished(), target_);
+    group_->wait(region_->counter(finished), target_);
   }
 
 private:
   void reduce() {
-    reduce_share(*group_, *region_, bytes_, type_, Reduce::sum, scale_);
+    reduce_share(*group_, *region_, bytes_, type_, Reduce::sum, scale_, targets_);
     reduced_ = true;
-    group_->arrive(region_->finished());
+    group_->arrive(region_->counter(finished));
   }
 
   std::shared_ptr<ShmGroup> group_;
+  const std::vector<int> targets_;
   at::ScalarType type_;
   std::size_t bytes_;
   std::shared_ptr<ShmGroup::Region> region_;
@@ -110,7 +69,10 @@ private:
 }  // namespace
 
 ShmCollective::ShmCollective(std::shared_ptr<ShmGroup> group)
-    : group_(std::move(group)), stage_(group_->make_region(stage_bytes)) {}
+    : group_(std::move(group)), stage_(group_->make_region(stage_bytes)), everybody_(static_cast<std::size_t>(size())) {
+  std::iota(everybody_.begin(), everybody_.end(), 0);
+  std::rotate(everybody_.begin(), everybody_.begin() + rank(), everybody_.end());  // its own part is written first
+}
 
 void ShmCollective::wait_for_all(const Operation& operation) {
   if (!group_->barrier(operation.words()))
@@ -121,7 +83,7 @@ void ShmCollective::reduce_flat(const at::Tensor& flat, Reduce reduce, double sc
   for_each_piece(flat.nbytes(), [&](std::size_t at, std::size_t bytes) {
     copy_bytes(stage_->part(rank()), bytes_of(flat) + at, bytes);
     at == 0 ? wait_for_all(operation) : group_->barrier();
-    reduce_share(*group_, *stage_, bytes, flat.scalar_type(), reduce, scale);
+    reduce_share(*group_, *stage_, bytes, flat.scalar_type(), reduce, scale, everybody_);
     group_->barrier();
     copy_bytes(bytes_of(flat) + at, stage_->part(rank()), bytes);
   });
@@ -148,7 +110,7 @@ void ShmCollective::gather_flat(const at::Tensor& flat, const std::vector<at::Te
 }
 
 std::unique_ptr<ReduceBuffer> ShmCollective::make_buffer(std::int64_t elements, at::ScalarType type) {
-  return std::make_unique<ShmBuffer>(group_, elements, type);
+  return std::make_unique<ShmBuffer>(group_, elements, type, everybody_);
 }
 
 }  // namespace troupe

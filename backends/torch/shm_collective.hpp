@@ -27,6 +27,7 @@ private:
   std::shared_ptr<ShmGroup> group_;
   /// Tensors from outside go through this, piece by piece.
   std::shared_ptr<ShmGroup::Region> stage_;
+  std::vector<int> everybody_;
 };
 
 }  // namespace troupe

@@ -2,6 +2,9 @@
 // What differs between libtorch 1.13 (Debian) and 2.x (wheel).
 #pragma once
 
+#include <arpa/inet.h>
+
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <vector>
@@ -38,14 +41,32 @@ void clear_autocast_cache();
 /// Multiplies tensors of one device and type in place; true if one holds what is not finite.
 bool scale_and_check(const std::vector<at::Tensor>& tensors, double factor);
 
+/// Gloo waits up to five times the timeout for a peer that has died after it gave its address, so it connects with a
+/// short one and works with the user's.
+class Gloo : public c10d::ProcessGroupGloo {
+public:
+  using c10d::ProcessGroupGloo::ProcessGroupGloo;
+  void set_timeout(std::chrono::milliseconds timeout) {
+    for (auto& context : contexts_) context->setTimeout(timeout);
+#if TROUPE_TORCH_VERSION >= 200
+    options_->timeout = timeout;
+#endif
+  }
+};
+
+/// `interface`: an address or the name of an interface; never a host name, whose look-up may be slow or wrong.
 inline c10::intrusive_ptr<c10d::ProcessGroup> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                                                        int size, const std::string& address,
+                                                        int size, const std::string& interface,
                                                         std::chrono::milliseconds timeout) {
-  auto options = c10d::ProcessGroupGloo::Options::create(timeout);
-  // Never by host name: a look-up may be slow or wrong.
-  options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
+  auto options = c10d::ProcessGroupGloo::Options::create(std::min(timeout, std::chrono::milliseconds(2000)));
+  in6_addr address{};
+  const bool is_address =
+      ::inet_pton(AF_INET, interface.c_str(), &address) == 1 || ::inet_pton(AF_INET6, interface.c_str(), &address) == 1;
+  options->devices.push_back(is_address ? c10d::ProcessGroupGloo::createDeviceForHostname(interface)
+                                        : c10d::ProcessGroupGloo::createDeviceForInterface(interface));
   options->threads = 2;
-  auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
+  auto gloo = c10::make_intrusive<Gloo>(store, rank, size, options);
+  gloo->set_timeout(timeout);
 #if TROUPE_TORCH_VERSION < 200
   return gloo;
 #else

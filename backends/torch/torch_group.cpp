@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/torch/torch_group.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
 #include <troupe/error.hpp>
 
+#include "backends/rendezvous.hpp"
 #include "backends/shm_group.hpp"
 #include "backends/torch/gloo_collective.hpp"
+#include "backends/torch/hierarchical_collective.hpp"
 #include "backends/torch/shm_collective.hpp"
+#include "runtime/base/host.hpp"
 #include "runtime/session/session.hpp"
 
 namespace troupe {
@@ -19,6 +24,25 @@ namespace {
 [[noreturn]] void refuse(const char* option, const Json& value, const char* valid) {
   throw Error(ErrorCode::invalid_option, fmt::format("TorchConfig.{} = {} is refused; valid: {}", option,
                                                      value.dump(-1, ' ', true, Json::error_handler_t::replace), valid));
+}
+
+std::chrono::milliseconds timeout_of(const TorchConfig& config) {
+  return std::chrono::milliseconds(std::llround(config.timeout_s * 1000));
+}
+
+std::shared_ptr<GlooGroup> make_gloo(const TorchConfig& config, const BackendContext& context, const std::string& name,
+                                     int member, std::vector<int> members) {
+  if (!context.store)
+    throw Error(ErrorCode::invalid_state, "local mode has no process group: use num_workers = 1 for a group of one");
+  GlooGroupOptions options;
+  options.rank = member;
+  options.members = std::move(members);
+  options.prefix = fmt::format("gloo/{}/{}", context.epoch, name);
+  const bool one_host = context.local_world_size == context.world_size;
+  options.interface = !config.interface.empty() ? config.interface : one_host ? "127.0.0.1" : detail::node_ip();
+  options.timeout = timeout_of(config);
+  options.own_process = context.own_process;
+  return std::make_shared<GlooGroup>(std::move(options), context.store);
 }
 
 }  // namespace
@@ -44,10 +68,14 @@ TorchConfig parse_torch_config(const Json& options) {
     } else if (key == "shared_memory") {
       if (!value.is_boolean()) refuse("shared_memory", value, "true, false");
       config.shared_memory = value;
+    } else if (key == "pretend_hosts") {
+      if (!value.is_number_integer() || value.get<std::int64_t>() < 0 || value.get<std::int64_t>() > 4096)
+        refuse("pretend_hosts", value, "0 (as they are) to 4096");
+      config.pretend_hosts = value;
     } else {
       throw Error(ErrorCode::invalid_option,
                   fmt::format("TorchConfig has no option \"{}\"; valid: backend, init_method, timeout_s, interface, "
-                              "shared_memory",
+                              "shared_memory, pretend_hosts",
                               key));
     }
   }
@@ -55,9 +83,22 @@ TorchConfig parse_torch_config(const Json& options) {
 }
 
 TorchGroup::TorchGroup(const TorchConfig& config, BackendContext context)
-    : config_(config), context_(std::move(context)) {}
+    : config_(config),
+      context_(std::move(context)),
+      timeout_(timeout_of(config)),
+      everybody_(static_cast<std::size_t>(context_.world_size)) {
+  std::iota(everybody_.begin(), everybody_.end(), 0);
+}
 
 TorchGroup::~TorchGroup() = default;
+
+/// Keeps what was made, aborted if that was asked for in the meantime.
+template <class Made>
+void TorchGroup::keep(std::shared_ptr<Made>& place, std::shared_ptr<Made> made) {
+  std::lock_guard lock(mutex_);
+  place = std::move(made);
+  if (aborted_) place->abort();
+}
 
 void TorchGroup::check_not_aborted() const {
   std::lock_guard lock(mutex_);
@@ -68,33 +109,67 @@ const std::shared_ptr<Collective>& TorchGroup::collective() {
   std::lock_guard making(making_);
   if (collective_) return collective_;
   check_not_aborted();
-  const auto timeout = std::chrono::milliseconds(std::llround(config_.timeout_s * 1000));
-  std::shared_ptr<Collective> made;
-  if (config_.shared_memory && context_.local_world_size == context_.world_size) {
-    std::vector<int> members(static_cast<std::size_t>(context_.world_size));
-    std::iota(members.begin(), members.end(), 0);
-    made = std::make_shared<ShmCollective>(std::make_shared<ShmGroup>(
-        ShmGroupOptions{context_.world_rank, members, fmt::format("shm/{}", context_.epoch), timeout}, context_.store,
-        context_.descriptors));
-  } else {
-    if (!gloo_) gloo_ = std::make_shared<GlooGroup>(config_, context_);
-    made = std::make_shared<GlooCollective>(gloo_);
-  }
-  std::lock_guard lock(mutex_);
-  collective_ = std::move(made);
-  if (aborted_) collective_->abort();
+  keep(collective_, make_collective());
   return collective_;
 }
 
 const std::shared_ptr<GlooGroup>& TorchGroup::gloo() {
   std::lock_guard making(making_);
-  if (gloo_) return gloo_;
-  check_not_aborted();
-  auto made = std::make_shared<GlooGroup>(config_, context_);
-  std::lock_guard lock(mutex_);
-  gloo_ = std::move(made);
-  if (aborted_) gloo_->abort();
+  form_gloo();
   return gloo_;
+}
+
+void TorchGroup::form_gloo() {
+  if (gloo_formed_) return;
+  check_not_aborted();
+  // It can be aborted while it forms.
+  keep(gloo_, make_gloo(config_, context_, "all", rank(), everybody_));
+  gloo_->form();
+  gloo_formed_ = true;
+}
+
+std::shared_ptr<Collective> TorchGroup::make_collective() {
+  const auto hosts = find_hosts();
+  if (!config_.shared_memory || hosts.size() == everybody_.size()) {
+    form_gloo();
+    return std::make_shared<GlooCollective>(gloo_);
+  }
+  std::size_t my_host = 0;
+  while (std::find(hosts[my_host].begin(), hosts[my_host].end(), rank()) == hosts[my_host].end()) ++my_host;
+  const auto& members = hosts[my_host];
+  ShmGroupOptions options;
+  options.rank = static_cast<int>(std::find(members.begin(), members.end(), rank()) - members.begin());
+  options.members = members;
+  options.prefix = fmt::format("shm/{}/{}", context_.epoch, my_host);
+  options.timeout = timeout_;
+  options.ranks_on_machine = context_.local_world_size;
+  auto local = std::make_shared<ShmGroup>(std::move(options), context_.store, context_.descriptors);
+  if (hosts.size() == 1) return std::make_shared<ShmCollective>(std::move(local));
+  std::vector<int> leaders;
+  for (const auto& host : hosts) leaders.push_back(host.front());
+  return std::make_shared<HierarchicalCollective>(
+      rank(), hosts, std::move(local),
+      [config = config_, context = context_, my_host, leaders](const std::string& name) {
+        return make_gloo(config, context, "leaders/" + name, static_cast<int>(my_host), leaders);
+      });
+}
+
+/// Every rank tells its host; who does not is named.
+HostLayout TorchGroup::find_hosts() {
+  const auto point = fmt::format("form/{}", context_.epoch);
+  const auto host_key = [&](int rank) { return fmt::format("{}/host of {}", point, rank); };
+  const bool one_host = context_.local_world_size == context_.world_size;
+  if (!one_host) context_.store->set(host_key(rank()), std::to_string(context_.node_rank));
+  meet(*context_.store, point, rank(), everybody_, timeout_);
+  std::map<int, std::vector<int>> hosts;
+  for (int rank : everybody_) {
+    int host = config_.pretend_hosts > 0 ? rank * std::min(config_.pretend_hosts, size()) / size() : 0;
+    if (!one_host) host = std::stoi(context_.store->get(host_key(rank), timeout_));
+    hosts[host].push_back(rank);
+  }
+  HostLayout layout;
+  for (auto& [host, ranks] : hosts) layout.push_back(std::move(ranks));
+  return layout;
 }
 
 void TorchGroup::abort() noexcept {

@@ -2,9 +2,10 @@
 // The group of a rank: what carries its collectives, and its c10d process group if somebody wants one.
 #pragma once
 
-#include <functional>
+#include <chrono>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include <troupe/backend.hpp>
@@ -29,7 +30,7 @@ public:
   /// False if other ranks may live in this process.
   bool own_process() const { return context_.own_process; }
 
-  /// Shared memory inside a host, Gloo otherwise. Made at the first use, which is collective.
+  /// Shared memory inside a host, Gloo between hosts. Made at the first use, which is collective.
   const std::shared_ptr<Collective>& collective();
   /// Made at the first use, which is collective. Throws invalid_state in local mode.
   const std::shared_ptr<GlooGroup>& gloo();
@@ -44,14 +45,22 @@ public:
 
 private:
   void check_not_aborted() const;
+  template <class Made>
+  void keep(std::shared_ptr<Made>& place, std::shared_ptr<Made> made);
+  std::shared_ptr<Collective> make_collective();
+  std::vector<std::vector<int>> find_hosts();
+  void form_gloo();
 
   const TorchConfig config_;
   const BackendContext context_;
+  const std::chrono::milliseconds timeout_;
+  std::vector<int> everybody_;
   std::mutex making_;  // one thread makes a transport at a time
   mutable std::mutex mutex_;
   bool aborted_ = false;
   std::shared_ptr<Collective> collective_;
   std::shared_ptr<GlooGroup> gloo_;
+  bool gloo_formed_ = false;
 };
 
 }  // namespace troupe

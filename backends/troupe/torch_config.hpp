@@ -15,10 +15,13 @@ struct TorchConfig {
   std::string init_method = "env";
   /// How long a rank waits for the others in a collective operation. A rank that dies ends the wait at once.
   double timeout_s = 1800;
-  /// Address or name of the interface that Gloo binds to; empty: loopback on one host.
+  /// Address or name of the interface that Gloo binds to; empty: loopback on one host, else the host's first address.
   std::string interface = {};
-  /// Ranks of one host exchange gradients through memory they share; false: through Gloo.
+  /// Ranks of one host exchange tensors through memory they share, and only one rank a host talks to other hosts;
+  /// false: everything goes through Gloo.
   bool shared_memory = true;
+  /// For tests: the ranks behave as if they were on this many hosts, as equal in size as can be. 0: as they are.
+  int pretend_hosts = 0;
 
   BackendConfig to_backend_config() const {
     return {"torch",
@@ -26,7 +29,8 @@ struct TorchConfig {
              {"init_method", init_method},
              {"timeout_s", timeout_s},
              {"interface", interface},
-             {"shared_memory", shared_memory}}};
+             {"shared_memory", shared_memory},
+             {"pretend_hosts", pretend_hosts}}};
   }
 };
 

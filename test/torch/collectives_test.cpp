@@ -1,31 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// One contract for everything that carries collectives: shared memory and Gloo, process and thread ranks.
-#include <signal.h>
+// One contract for everything that carries collectives, on process and thread ranks.
 #include <torch/torch.h>
-#include <unistd.h>
 #include <troupe/torch.hpp>
 #include <troupe/torch_c10d.hpp>
 #include <troupe/troupe.hpp>
 
-#include "test/integration/support.hpp"
+#include "test/torch/transports.hpp"
 
 namespace train = troupe::train;
 using namespace troupe::test;
 using troupe::Json;
 
 namespace {
-
-/// Calls `test(options)` for every transport and placement.
-template <class Test>
-void on_every_transport(int workers, Test&& test) {
-  for (bool shared_memory : {true, false})
-    on_both_placements([&](troupe::Placement placement) {
-      DOCTEST_CAPTURE(shared_memory);
-      test(troupe::TrainerOptions{.backend = troupe::TorchConfig{.timeout_s = 20, .shared_memory = shared_memory},
-                                  .num_workers = workers,
-                                  .placement = placement});
-    });
-}
 
 Json sums() {
   const int rank = train::world_rank();
@@ -106,34 +92,35 @@ DOCTEST_TEST_CASE("empty, non-contiguous and gradient-requiring tensors go throu
   });
 }
 
-DOCTEST_TEST_CASE("tensors that differ between ranks are refused with who called what, and the group goes on") {
-  on_every_transport(3, [](const troupe::TrainerOptions& options) {
+DOCTEST_TEST_CASE("tensors that differ between ranks are refused with who called what") {
+  struct Case {
+    int mistake;
+    std::vector<std::string> parts;
+  };
+  const Case cases[] = {{0, {"all_reduce(sum) of Float [2, 4] on rank", "all_reduce(sum) of Float [2, 5] on rank"}},
+                        {1, {"all_gather of Float [3] on rank", "all_gather of Double [3] on rank"}},
+                        {2, {"broadcast(root 0) of Float [3] on rank 0"}},
+                        {3, {"barrier on rank 0", "all_reduce(sum) of Float [0] on rank"}}};
+  on_every_transport(3, [&](const troupe::TrainerOptions& options) {
     TestTrainer trainer(options);
-    const auto results = trainer->run([]() -> Json {
-      const int rank = train::world_rank();
-      const std::function<void()> mistakes[] = {
-          [&] { train::torch::all_reduce(torch::ones({2, rank == 1 ? 5 : 4})); },
-          [&] { train::torch::all_gather(torch::ones({3}).to(rank == 2 ? torch::kDouble : torch::kFloat)); },
-          [&] { train::torch::broadcast(torch::ones({3}), rank); },
-          [&] { rank == 0 ? train::torch::barrier() : void(train::torch::all_reduce(torch::ones({0}))); }};
-      Json texts;
-      for (const auto& mistake : mistakes) texts.push_back(error_of(mistake).text);
-      texts.push_back(train::torch::all_reduce(torch::ones({4})).sum().item<double>());
-      return texts;
-    });
-    const std::vector<std::string> parts[] = {
-        {"all_reduce(sum) of Float [2, 4] on ranks 0, 2", "all_reduce(sum) of Float [2, 5] on rank 1"},
-        {"all_gather of Float [3] on ranks 0, 1", "all_gather of Double [3] on rank 2"},
-        {"broadcast(root 0)", "broadcast(root 2) of Float [3] on rank 2"},
-        {"barrier on rank 0", "all_reduce(sum) of Float [0] on ranks 1, 2"}};
-    for (const auto& texts : results) {
-      DOCTEST_CHECK(texts[4] == 12);
-      for (std::size_t i = 0; i < 4; ++i)
-        for (const auto& part : parts[i]) {
-          const auto text = texts[i].get<std::string>();
-          DOCTEST_CAPTURE(text);
-          DOCTEST_CHECK(text.find(part) != std::string::npos);
-        }
+    for (const auto& one : cases) {
+      const auto error = error_of([&] {
+        trainer->run(
+            [](const troupe::Config& config) {
+              const int rank = train::world_rank();
+              const int mistake = config["mistake"];
+              if (mistake == 0) train::torch::all_reduce(torch::ones({2, rank == 0 ? 5 : 4}));
+              if (mistake == 1)
+                train::torch::all_gather(torch::ones({3}).to(rank == 2 ? torch::kDouble : torch::kFloat));
+              if (mistake == 2) train::torch::broadcast(torch::ones({3}), rank);
+              if (mistake == 3 && rank == 0) train::torch::barrier();
+              if (mistake == 3 && rank != 0) train::torch::all_reduce(torch::ones({0}));
+            },
+            {.config = {{"mistake", one.mistake}}});
+      });
+      DOCTEST_CAPTURE(error.text);
+      DOCTEST_CHECK(error.code == troupe::ErrorCode::invalid_argument);
+      for (const auto& part : one.parts) DOCTEST_CHECK(error.says(part));
     }
   });
 }
@@ -206,65 +193,35 @@ DOCTEST_TEST_CASE("a c10d process group of the workers runs a plain c10d loop") 
   for (const auto& result : results) DOCTEST_CHECK(result == Json({2, 12.0}));
 }
 
-DOCTEST_TEST_CASE("a rank that dies in the middle of an all_reduce frees the others, and the group forms again") {
-  for (bool shared_memory : {true, false}) {
-    DOCTEST_CAPTURE(shared_memory);
-    TestTrainer trainer({.backend = troupe::TorchConfig{.shared_memory = shared_memory}, .num_workers = 3});
-    trainer->start();
-    const auto pids = trainer->worker_pids();
-    auto recorder = std::make_shared<Recorder>();
-    const auto results = trainer->run(
-        [](const troupe::Config& config) -> Json {
-          auto tensor = torch::ones({1000});
-          train::torch::all_reduce(tensor);
-          const bool first =
-              is_first(config["folder"].get<std::string>(), "attempt" + std::to_string(train::world_rank()));
-          if (first && train::world_rank() == 1) ::kill(::getpid(), SIGKILL);
-          train::torch::all_reduce(tensor);
-          train::report({{"sum", tensor.sum().item<double>()}});
-          return ::getpid();
-        },
-        {.config = {{"folder", trainer.folder().string()}}, .callbacks = {recorder}});
-    DOCTEST_REQUIRE(recorder->infos.size() == 1);
-    DOCTEST_CHECK(recorder->infos[0].attempt == 2);
-    DOCTEST_CHECK(recorder->rounds[0][0]["sum"] == 9000);
-    DOCTEST_CHECK(results[0] == pids[0]);
-    DOCTEST_CHECK(results[1] != pids[1]);
-    DOCTEST_CHECK(results[2] == pids[2]);
-  }
-}
-
-DOCTEST_TEST_CASE("an exception on one rank frees the others and is the reason of the failure") {
-  on_every_transport(3, [](const troupe::TrainerOptions& options) {
-    TestTrainer trainer(options);
-    const auto error = error_of([&] {
-      trainer->run([] {
-        auto tensor = torch::ones({1000});
-        train::torch::all_reduce(tensor);
-        if (train::world_rank() == 2) throw std::runtime_error("bad batch");
-        train::torch::all_reduce(tensor);
+DOCTEST_TEST_CASE("a rank that stays away is named when the group forms, and when an operation waits for it") {
+  for (auto transport : transports()) {
+    const std::string name = transport.name;
+    DOCTEST_CAPTURE(name);
+    transport.config.timeout_s = 0.5;
+    TestTrainer trainer({.backend = transport.config, .num_workers = 3});
+    const auto absent = [&](int rank, int operations) {
+      return error_of([&] {
+        trainer->run(
+            [](const troupe::Config& config) {
+              const bool is_absent = train::world_rank() == config["rank"];
+              for (int i = 0; i < config["operations"]; ++i) train::torch::barrier();
+              if (!is_absent) train::torch::barrier();
+            },
+            {.config = {{"rank", rank}, {"operations", operations}}});
       });
-    });
-    DOCTEST_CHECK(error.rank == 2);
-    DOCTEST_CHECK(error.says("bad batch"));
-    const auto again = trainer->run([]() -> Json {
-      auto tensor = torch::ones({10});
-      return train::torch::all_reduce(tensor).sum().item<double>();
-    });
-    for (const auto& result : again) DOCTEST_CHECK(result == 30);
-  });
-}
-
-DOCTEST_TEST_CASE("ranks that call different operations get a deadline that names who is missing") {
-  TestTrainer trainer({.backend = troupe::TorchConfig{.timeout_s = 0.5}, .num_workers = 2});
-  const auto error = error_of([&] {
-    trainer->run([] {
-      train::torch::barrier();
-      if (train::world_rank() == 0) train::torch::barrier();
-    });
-  });
-  DOCTEST_CHECK(error.code == troupe::ErrorCode::deadline);
-  DOCTEST_CHECK(error.says("rank 1"));
+    };
+    for (int rank : {0, 2}) {
+      const auto error = absent(rank, 0);
+      DOCTEST_CAPTURE(error.text);
+      DOCTEST_CHECK(error.code == troupe::ErrorCode::deadline);
+      DOCTEST_CHECK(error.says("the group did not form within 500 ms"));
+      DOCTEST_CHECK(error.says("rank " + std::to_string(rank) + " did not come"));
+    }
+    const auto error = absent(1, 1);
+    DOCTEST_CAPTURE(error.text);
+    DOCTEST_CHECK(error.code == troupe::ErrorCode::deadline);
+    if (transport.config.shared_memory) DOCTEST_CHECK(error.says("rank 1"));  // Gloo does not know
+  }
 }
 
 DOCTEST_TEST_CASE("bad settings of the torch backend are refused with the valid ones") {
@@ -272,6 +229,7 @@ DOCTEST_TEST_CASE("bad settings of the torch backend are refused with the valid 
       {{.backend = "mpi"}, "gloo"},
       {{.init_method = "file"}, "tcp"},
       {{.timeout_s = -1}, "seconds"},
+      {{.pretend_hosts = -1}, "as they are"},
   };
   for (const auto& [config, valid] : cases) {
     TestTrainer trainer({.backend = config, .num_workers = 1});
@@ -284,4 +242,63 @@ DOCTEST_TEST_CASE("bad settings of the torch backend are refused with the valid 
 DOCTEST_TEST_CASE("operations without a torch backend say which one to choose") {
   TestTrainer trainer({.num_workers = 1});
   DOCTEST_CHECK(error_of([&] { trainer->run([] { train::torch::barrier(); }); }).says(".backend = \"torch\""));
+}
+
+DOCTEST_TEST_CASE("Gloo on an interface that is not there says so") {
+  TestTrainer trainer(
+      {.backend = troupe::TorchConfig{.interface = "nosuch0", .shared_memory = false}, .num_workers = 2});
+  const auto error = error_of([&] { trainer->run([] { train::torch::barrier(); }); });
+  DOCTEST_CAPTURE(error.text);
+  DOCTEST_CHECK(error.says("TorchConfig.interface"));
+  DOCTEST_CHECK(error.says("nosuch0"));
+}
+
+DOCTEST_TEST_CASE("ranks on any number of hosts reduce, gather and train alike to the bit") {
+  const auto run = [](int workers, int hosts) {
+    TestTrainer trainer(
+        {.backend = troupe::TorchConfig{.timeout_s = 20, .pretend_hosts = hosts}, .num_workers = workers});
+    return trainer->run([]() -> Json {
+      const int rank = train::world_rank();
+      Json result;
+      result["sum"] = train::torch::all_reduce(torch::full({300001}, 1.0 + rank)).sum().item<double>();
+      result["root"] =
+          train::torch::broadcast(torch::full({300001}, rank), train::world_size() - 1).sum().item<double>();
+      for (const auto& one : train::torch::all_gather(torch::full({300001}, rank)))
+        result["all"].push_back(one[7].item<int>());
+      torch::manual_seed(3);
+      torch::nn::Sequential net(torch::nn::Linear(6, 8), torch::nn::Tanh(), torch::nn::Linear(8, 1));
+      net = train::torch::prepare_model(net, {.bucket_bytes = 64});
+      torch::optim::SGD optimizer(net->parameters(), 0.1);
+      const auto x = torch::randn({12, 6}).narrow(0, 12 / train::world_size() * rank, 12 / train::world_size());
+      for (int step = 0; step < 10; ++step) {
+        optimizer.zero_grad();
+        const auto out = net->forward(x);
+        // Another operation while gradients are under way, as layers that talk to other ranks have.
+        out.register_hook([](const at::Tensor& gradient) {
+          return train::torch::all_reduce(gradient.clone()) / train::world_size();
+        });
+        out.square().mean().backward();
+        optimizer.step();
+      }
+      for (const auto& parameter : net->parameters()) result["net"].push_back(parameter.sum().item<double>());
+      return result;
+    });
+  };
+  const auto expected = run(3, 0);
+  const std::pair<int, int> layouts[] = {{3, 2}, {3, 3}, {4, 2}, {4, 3}};
+  for (const auto& [workers, hosts] : layouts) {
+    DOCTEST_CAPTURE(workers);
+    DOCTEST_CAPTURE(hosts);
+    const auto results = run(workers, hosts);
+    for (const auto& result : results) {
+      DOCTEST_CHECK(result == results[0]);
+      DOCTEST_CHECK(result["sum"] == 300001.0 * workers * (workers + 1) / 2);
+      DOCTEST_CHECK(result["root"] == 300001.0 * (workers - 1));
+      DOCTEST_CHECK(result["all"] == (workers == 3 ? Json({0, 1, 2}) : Json({0, 1, 2, 3})));
+      for (std::size_t i = 0; workers == 3 && i < 4; ++i)
+        DOCTEST_CHECK(result["net"][i].get<double>() ==
+                      doctest::Approx(expected[0]["net"][i].get<double>()).epsilon(1e-5));
+    }
+  }
+  DOCTEST_CHECK(run(4, 2) == run(4, 2));
 }

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// A gradient bucket of ranks on several hosts. Each rank sums its share over its host into the leader's part; the
+// leader exchanges that with the other leaders while backward() goes on; every rank copies the result into its own
+// part.
+#pragma once
+
+#include <deque>
+#include <memory>
+
+#include "backends/shm_group.hpp"
+#include "backends/torch/gloo_collective.hpp"
+
+namespace troupe {
+
+class HierarchicalBuffer;
+
+/// Buffers of a leader in the order in which they were started. All leaders hand them to Gloo in this order, whenever
+/// their hosts are ready.
+class LaunchOrder {
+public:
+  void add(HierarchicalBuffer* buffer) { waiting_.push_back(buffer); }
+  void remove(HierarchicalBuffer* buffer) { std::erase(waiting_, buffer); }
+  /// Those whose host is ready, without waiting.
+  void launch_ready();
+  /// Waits for the hosts' ranks until `buffer` is launched.
+  void launch_until(HierarchicalBuffer* buffer);
+
+private:
+  std::deque<HierarchicalBuffer*> waiting_;
+};
+
+class HierarchicalBuffer : public ReduceBuffer {
+public:
+  /// `between`: leaders only.
+  HierarchicalBuffer(std::shared_ptr<ShmGroup> local, GlooCollective* between, std::shared_ptr<LaunchOrder> order,
+                     std::int64_t elements, at::ScalarType type);
+  ~HierarchicalBuffer() override { order_->remove(this); }
+
+  at::Tensor tensor() const override { return tensor_; }
+  void start(double scale) override;
+  void poke() override;
+  void finish() override;
+
+private:
+  friend class LaunchOrder;
+  /// Whether the sum over this host lies in the leader's part.
+  bool is_summed() const;
+  void sum_share();
+  void launch();
+  void publish();
+  void take();
+
+  const std::shared_ptr<ShmGroup> local_;
+  const std::shared_ptr<LaunchOrder> order_;
+  const at::ScalarType type_;
+  const std::size_t bytes_;
+  const std::shared_ptr<ShmGroup::Region> region_;
+  at::Tensor tensor_;
+  std::unique_ptr<GlooBuffer> between_;
+  double scale_ = 1;
+  std::uint32_t round_ = 0;
+  // What is left to do in this round.
+  bool shared_ = true;
+  bool launched_ = true;
+  bool settled_ = true;
+};
+
+}  // namespace troupe

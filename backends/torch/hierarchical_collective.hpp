@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collectives between ranks of several hosts: shared memory inside a host, Gloo between the first ranks (leaders) of
+// the hosts. Each host sums its ranks in rank order, Gloo sums the hosts in an order that depends on their number and
+// the tensor's size alone: the same bits on every rank and in every run.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "backends/shm_group.hpp"
+#include "backends/torch/collective.hpp"
+#include "backends/torch/gloo_collective.hpp"
+
+namespace troupe {
+
+class LaunchOrder;
+
+/// World ranks by host, each host's in ascending order. A host's first is its leader.
+using HostLayout = std::vector<std::vector<int>>;
+
+class HierarchicalCollective : public Collective {
+public:
+  /// Makes an unformed group of all leaders; called on leaders only.
+  using MakeBetween = std::function<std::shared_ptr<GlooGroup>(const std::string& name)>;
+
+  /// `local`: the ranks of this host. Gloo is made when something needs it.
+  HierarchicalCollective(int rank, HostLayout hosts, std::shared_ptr<ShmGroup> local, MakeBetween make_between);
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::unique_ptr<ReduceBuffer> make_buffer(std::int64_t elements, at::ScalarType type) override;
+  void abort() noexcept override;
+
+protected:
+  void reduce_flat(const at::Tensor& flat, Reduce reduce, double scale, const Operation& operation) override;
+  void broadcast_flat(const at::Tensor& flat, int root, const Operation& operation) override;
+  void gather_flat(const at::Tensor& flat, const std::vector<at::Tensor>& all, const Operation& operation) override;
+  void wait_for_all(const Operation& operation) override;
+
+private:
+  /// Buffers and other operations go through a Gloo group each: their order relative to each other may differ between
+  /// leaders, and a group knows its operations by their order alone.
+  struct Lane {
+    const char* name;
+    std::shared_ptr<GlooGroup> group;
+    std::shared_ptr<GlooCollective> collective;
+  };
+
+  bool is_leader() const { return local_->rank() == 0; }
+  GlooCollective& between(Lane& lane);
+  /// Begins a piece: at the first one the ranks of all hosts agree on what they do.
+  void enter(bool first, const Operation& operation);
+
+  const int rank_;
+  const HostLayout hosts_;
+  const int size_;
+  const std::shared_ptr<ShmGroup> local_;
+  const MakeBetween make_between_;
+  const std::shared_ptr<ShmGroup::Region> stage_;
+  std::shared_ptr<ShmGroup::Region> gathered_;  // pieces of all ranks of all hosts
+  const std::shared_ptr<LaunchOrder> order_;
+  std::mutex mutex_;  // abort() comes on another thread
+  bool aborted_ = false;
+  Lane operations_{"operations", nullptr, nullptr};
+  Lane buffers_{"buffers", nullptr, nullptr};
+};
+
+}  // namespace troupe

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that die or throw in the middle of collectives, on every transport.
+#include <signal.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <thread>
+
+#include <troupe/torch.hpp>
+#include <troupe/troupe.hpp>
+
+#include "test/torch/faults_host.hpp"
+#include "test/torch/transports.hpp"
+
+namespace train = troupe::train;
+using namespace troupe::test;
+using troupe::Json;
+
+namespace {
+
+double now_ms(clockid_t clock = CLOCK_MONOTONIC) {
+  timespec time{};
+  ::clock_gettime(clock, &time);
+  return static_cast<double>(time.tv_sec) * 1e3 + static_cast<double>(time.tv_nsec) * 1e-6;
+}
+
+/// Rank 1 is killed by another thread of its process while all ranks reduce again and again; only in the first attempt.
+Json reduce_until_killed(const troupe::Config& config) {
+  const std::filesystem::path folder = config["folder"].get<std::string>();
+  const int rank = train::world_rank();
+  auto tensor = torch::ones({1 << 18});
+  if (is_first(folder, "attempt" + std::to_string(rank))) {
+    train::torch::all_reduce(tensor);
+    std::thread killer;
+    if (rank == 1)
+      killer = std::thread([folder] {
+        std::ofstream(folder / "killed_at") << std::fixed << now_ms() << std::flush;
+        ::kill(::getpid(), SIGKILL);
+      });
+    try {
+      for (;;) train::torch::all_reduce(tensor, train::torch::Reduce::mean);
+    } catch (const troupe::GroupLost&) {
+      double killed_at = 0;
+      std::ifstream(folder / "killed_at") >> killed_at;
+      std::ofstream(folder / ("lost" + std::to_string(rank))) << now_ms() - killed_at;
+      throw;
+    }
+  }
+  train::report({{"sum", train::torch::all_reduce(tensor).sum().item<double>()}});
+  return ::getpid();
+}
+
+/// Memory of groups that this process maps.
+Json mapped_groups() {
+  std::set<std::string> inodes;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);)
+    if (line.find("memfd:troupe") != std::string::npos) inodes.insert(line.substr(0, line.find(' ')));
+  return inodes.size();
+}
+
+}  // namespace
+
+DOCTEST_TEST_CASE("a rank killed in the middle of an all_reduce frees the others, and the group forms again") {
+  for (const auto& transport : transports()) {
+    const std::string name = transport.name;
+    DOCTEST_CAPTURE(name);
+    TestTrainer trainer({.backend = transport.config, .num_workers = 3});
+    trainer->start();
+    const auto pids = trainer->worker_pids();
+    auto recorder = std::make_shared<Recorder>();
+    const auto results = trainer->run(troupe::fn<reduce_until_killed>,
+                                      {.config = {{"folder", trainer.folder().string()}}, .callbacks = {recorder}});
+    DOCTEST_REQUIRE(recorder->infos.size() == 1);
+    DOCTEST_CHECK(recorder->infos[0].attempt == 2);
+    DOCTEST_CHECK(recorder->rounds[0][0]["sum"] == 3.0 * (1 << 18));
+    DOCTEST_CHECK(results[0] == pids[0]);
+    DOCTEST_CHECK(results[1] != pids[1]);
+    DOCTEST_CHECK(results[2] == pids[2]);
+    for (const char* rank : {"lost0", "lost2"}) {
+      double after_ms = -1;
+      std::ifstream(trainer.folder() / rank) >> after_ms;
+      DOCTEST_CHECK(after_ms >= 0);
+      DOCTEST_MESSAGE(std::string(transport.name), ": ", std::string(rank), " after ", after_ms, " ms");
+    }
+    // Nothing is left of the group that was lost.
+    const auto mapped = trainer->run(troupe::fn<mapped_groups>);
+    DOCTEST_CHECK(mapped[0] == mapped[1]);
+    DOCTEST_CHECK(mapped[2] == mapped[1].get<int>());
+  }
+}
+
+DOCTEST_TEST_CASE("an exception on one rank frees the others and is the reason of the failure") {
+  on_every_transport(3, [](const troupe::TrainerOptions& options) {
+    TestTrainer trainer(options);
+    const auto error = error_of([&] {
+      trainer->run([] {
+        auto tensor = torch::ones({1000});
+        train::torch::all_reduce(tensor);
+        if (train::world_rank() == 2) throw std::runtime_error("bad batch");
+        train::torch::all_reduce(tensor);
+      });
+    });
+    DOCTEST_CHECK(error.rank == 2);
+    DOCTEST_CHECK(error.says("bad batch"));
+    const auto again = trainer->run([]() -> Json {
+      auto tensor = torch::ones({10});
+      return train::torch::all_reduce(tensor).sum().item<double>();
+    });
+    for (const auto& result : again) DOCTEST_CHECK(result == 30);
+  });
+}
+
+DOCTEST_TEST_CASE("a rank killed while the group forms or during backward frees the others") {
+  for (const auto& transport : transports()) {
+    const std::string name = transport.name;
+    DOCTEST_CAPTURE(name);
+    TestTrainer trainer({.backend = transport.config, .num_workers = 3});
+    for (const char* when : {"forming", "backward"}) {
+      const auto results = trainer->run(
+          [](const troupe::Config& config) -> Json {
+            const std::string when_killed = config["when"];
+            const bool doomed = train::world_rank() == 2 && is_first(config["folder"].get<std::string>(), when_killed);
+            if (doomed && when_killed == "forming") ::kill(::getpid(), SIGKILL);
+            auto net = train::torch::prepare_model(torch::nn::Linear(64, 64), {.bucket_bytes = 64});
+            auto out = net->forward(torch::ones({1, 64}));
+            if (doomed) out.register_hook([](const at::Tensor&) { ::kill(::getpid(), SIGKILL); });
+            out.sum().backward();
+            return net->weight.grad().sum().item<double>();
+          },
+          {.config = {{"folder", trainer.folder().string()}, {"when", when}}});
+      for (const auto& result : results) DOCTEST_CHECK(result == 64 * 64);
+    }
+  }
+}
+
+DOCTEST_TEST_CASE("a rank that waits for a slow one uses no processor time, with more ranks than cores") {
+  for (const auto& transport : transports()) {
+    const std::string name = transport.name;
+    DOCTEST_CAPTURE(name);
+    const int workers = static_cast<int>(std::thread::hardware_concurrency()) + 1;
+    TestTrainer trainer({.backend = transport.config, .num_workers = workers});
+    const auto results = trainer->run([]() -> Json {
+      train::torch::barrier();
+      const auto begin = now_ms(CLOCK_PROCESS_CPUTIME_ID);
+      if (train::world_rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(400));  // the slow one
+      train::torch::barrier();
+      return now_ms(CLOCK_PROCESS_CPUTIME_ID) - begin;
+    });
+    for (const auto& milliseconds : results) DOCTEST_CHECK(milliseconds.get<double>() < 100);
+  }
+}
+
+DOCTEST_TEST_CASE("nothing of the shared memory is left when the host program is killed") {
+  Program host("train_for_ever");
+  std::istringstream line(host.read_line());
+  std::vector<ProcessWatch> watches;
+  for (pid_t pid = 0; line >> pid;) watches.emplace_back(pid);
+  DOCTEST_REQUIRE(watches.size() >= 4);  // the host, its fork server, two workers
+  const auto names_before = std::distance(std::filesystem::directory_iterator("/dev/shm"), {});
+  host.signal(SIGKILL);
+  DOCTEST_CHECK(host.wait_text() == "signal 9");
+  // The memory has no name: it goes with the last process that maps it.
+  for (const auto& watch : watches) DOCTEST_CHECK(watch.ends_within(patience));
+  DOCTEST_CHECK(std::distance(std::filesystem::directory_iterator("/dev/shm"), {}) <= names_before);
+}
