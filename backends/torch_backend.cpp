@@ -4,14 +4,20 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include <troupe/backend.hpp>
 
+#include "backends/blas_check.hpp"
 #include "backends/torch/torch_group.hpp"
+#include "runtime/base/host.hpp"
+#include "runtime/base/log.hpp"
 #include "runtime/session/session.hpp"
 
 /// Linkers drop an object that nobody refers to; naming this symbol keeps the registration below.
@@ -23,6 +29,27 @@ char troupe_torch_backend_anchor = 0;
 namespace troupe {
 namespace {
 
+/// OMP_NUM_THREADS, which wins: the user's own, or what the driver gave this worker. libgomp has read another before.
+std::optional<int> chosen_threads() {
+  const char* text = std::getenv("OMP_NUM_THREADS");
+  if (!text) return std::nullopt;
+  const std::string_view digits(text);
+  int threads = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), threads);
+  return error == std::errc() && threads > 0 ? std::optional(threads) : std::nullopt;
+}
+
+/// libgomp reads the policy when it is loaded, before troupe can set anything: only the user can.
+void warn_of_spinning(int threads, int workers) {
+  if (threads == 1 || threads * workers <= detail::core_count()) return;
+  for (const char* chosen : {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"})
+    if (std::getenv(chosen)) return;
+  log_warning(
+      "{} workers with {} threads each share {} cores, and OpenMP's threads spin while they wait: start the program "
+      "with OMP_WAIT_POLICY=PASSIVE, or use fewer threads (OMP_NUM_THREADS, cpus_per_worker)",
+      workers, threads, detail::core_count());
+}
+
 class TorchBackend : public Backend {
 public:
   explicit TorchBackend(TorchConfig config) : config_(std::move(config)) {}
@@ -30,7 +57,12 @@ public:
   void on_start(const BackendContext& context) override {
     // Without an own process the thread is the user's, so it gets its setting back.
     if (!context.own_process) previous_threads_ = at::get_num_threads();
-    at::set_num_threads(std::max(1, context.threads));
+    const int threads = std::max(1, chosen_threads().value_or(context.threads));
+    at::set_num_threads(threads);
+    if (context.world_rank == 0) {
+      warn_of_reference_blas();
+      warn_of_spinning(threads, context.local_world_size);
+    }
     auto group = std::make_shared<TorchGroup>(config_, context);
     {
       std::lock_guard lock(mutex_);

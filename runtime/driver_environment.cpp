@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/driver_environment.hpp"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -24,6 +27,19 @@ std::map<std::string, std::string> parse(const std::vector<std::string>& entries
   return variables;
 }
 
+/// A port that nobody uses now. For code that reads MASTER_PORT: troupe itself never opens it.
+int free_port() {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  const bool found = fd >= 0 && ::bind(fd, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
+                     ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0;
+  if (fd >= 0) ::close(fd);
+  return found ? ntohs(address.sin_port) : 29500;  // the one that torchrun takes
+}
+
 }  // namespace
 
 std::vector<std::string> environment_for_workers(int threads) {
@@ -38,6 +54,7 @@ std::vector<std::string> environment_for_workers(int threads) {
   for (const auto& [name, value] : then)
     if (!now.contains(name)) changes.push_back(name);
   if (!now.contains("OMP_NUM_THREADS")) changes.push_back(fmt::format("OMP_NUM_THREADS={}", threads));
+  if (!now.contains("MASTER_PORT")) changes.push_back(fmt::format("MASTER_PORT={}", free_port()));
   return changes;
 }
 

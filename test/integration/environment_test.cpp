@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a worker process finds around it, and what nobody finds: a listening socket.
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -65,6 +67,26 @@ DOCTEST_TEST_CASE("workers find their place in the environment") {
                                       R"("LOCAL_WORLD_SIZE":"2","MASTER_ADDR":"127.0.0.1","OMP_NUM_THREADS":"3"})");
   DOCTEST_CHECK(found.at(0)["RANK"] == "0");
   DOCTEST_CHECK(std::getenv("RANK") == nullptr);  // the driver's own is left alone
+}
+
+DOCTEST_TEST_CASE("workers of a group are told the same port, which is free and which nobody of ours opens") {
+  EnvironmentGuard unset("MASTER_PORT", nullptr);
+  const Json names = {"MASTER_PORT"};
+  TestTrainer trainer({.num_workers = 2});
+  const auto found = trainer->run(fn<read_environment>, {.config = {{"names", names}}});
+  DOCTEST_CHECK(found.at(0) == found.at(1));
+  const int port = std::stoi(found.at(0)["MASTER_PORT"].get<std::string>());
+  // It can be opened while the workers live: nobody has.
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  DOCTEST_CHECK(::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+  ::close(fd);
+  EnvironmentGuard own("MASTER_PORT", "1234");
+  TestTrainer other({.num_workers = 1});
+  DOCTEST_CHECK(other->run(fn<read_environment>, {.config = {{"names", names}}}).at(0)["MASTER_PORT"] == "1234");
 }
 
 DOCTEST_TEST_CASE("workers see what the driver set and unset after init") {
