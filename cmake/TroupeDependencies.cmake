@@ -32,6 +32,10 @@ if(NOT TROUPE_TORCH STREQUAL "off")
 endif()
 
 if(TROUPE_WITH_NCCL)
+  if(NOT TROUPE_TORCH STREQUAL "wheel")
+    message(FATAL_ERROR "TROUPE_WITH_NCCL is ON, but TROUPE_TORCH is \"${TROUPE_TORCH}\": NCCL needs a libtorch with CUDA, "
+                        "which is the one of TROUPE_TORCH=wheel")
+  endif()
   find_path(NCCL_INCLUDE_DIR nccl.h HINTS "$ENV{NCCL_ROOT}/include" /usr/local/cuda/include)
   if(NOT NCCL_INCLUDE_DIR)
     message(FATAL_ERROR "TROUPE_WITH_NCCL is ON, but nccl.h was not found; set NCCL_INCLUDE_DIR to its folder, "

@@ -12,8 +12,10 @@
 
 #include "backends/rendezvous.hpp"
 #include "backends/shm_group.hpp"
+#include "backends/torch/device.hpp"
 #include "backends/torch/gloo_collective.hpp"
 #include "backends/torch/hierarchical_collective.hpp"
+#include "backends/torch/nccl.hpp"
 #include "backends/torch/shm_collective.hpp"
 #include "runtime/base/host.hpp"
 #include "runtime/session/session.hpp"
@@ -53,7 +55,8 @@ TorchConfig parse_torch_config(const Json& options) {
     const auto& key = item.key();
     const auto& value = item.value();
     if (key == "backend") {
-      if (value != "auto" && value != "gloo") refuse("backend", value, "\"auto\", \"gloo\"");
+      if (value != "auto" && value != "gloo" && value != "nccl")
+        refuse("backend", value, "\"auto\", \"gloo\", \"nccl\"");
       config.backend = value;
     } else if (key == "init_method") {
       if (value != "env" && value != "tcp") refuse("init_method", value, "\"env\", \"tcp\"");
@@ -72,10 +75,13 @@ TorchConfig parse_torch_config(const Json& options) {
       if (!value.is_number_integer() || value.get<std::int64_t>() < 0 || value.get<std::int64_t>() > 4096)
         refuse("pretend_hosts", value, "0 (as they are) to 4096");
       config.pretend_hosts = value;
+    } else if (key == "gpus_per_worker") {
+      if (!value.is_number() || !(value.get<double>() >= 0)) refuse("gpus_per_worker", value, "0 or more");
+      config.gpus_per_worker = value;
     } else {
       throw Error(ErrorCode::invalid_option,
                   fmt::format("TorchConfig has no option \"{}\"; valid: backend, init_method, timeout_s, interface, "
-                              "shared_memory, pretend_hosts",
+                              "shared_memory, pretend_hosts, gpus_per_worker",
                               key));
     }
   }
@@ -86,8 +92,21 @@ TorchGroup::TorchGroup(const TorchConfig& config, BackendContext context)
     : config_(config),
       context_(std::move(context)),
       timeout_(timeout_of(config)),
+      device_(device_of_worker(context_.local_rank, config.gpus_per_worker)),
       everybody_(static_cast<std::size_t>(context_.world_size)) {
   std::iota(everybody_.begin(), everybody_.end(), 0);
+  // Said now, not at the first operation in the middle of a run.
+  const bool on_gpus = device_.is_cuda() && context_.world_size > 1;
+  if (on_gpus && config_.backend == "gloo")
+    throw Error(ErrorCode::start_failed,
+                "TorchConfig.backend = \"gloo\" works on CPU tensors, but use_gpu puts the workers on GPUs: choose "
+                "\"nccl\" or \"auto\", or set use_gpu = false");
+  if (on_gpus || config_.backend == "nccl") load_nccl();
+  if (config_.backend == "nccl" && !device_.is_cuda())
+    throw Error(
+        ErrorCode::start_failed,
+        "TorchConfig.backend = \"nccl\" works on GPUs, but the workers have no CUDA device: set use_gpu = true, or "
+        "choose \"gloo\"");
 }
 
 TorchGroup::~TorchGroup() = default;
@@ -128,7 +147,21 @@ void TorchGroup::form_gloo() {
   gloo_formed_ = true;
 }
 
+std::shared_ptr<Collective> TorchGroup::form_nccl() {
+  NcclOptions options;
+  options.rank = rank();
+  options.members = everybody_;
+  options.prefix = fmt::format("nccl/{}", context_.epoch);
+  options.timeout = timeout_;
+  options.device = device_;
+  // It can be aborted while it forms.
+  keep(nccl_, make_nccl_group(std::move(options), context_.store));
+  nccl_->form();
+  return nccl_;
+}
+
 std::shared_ptr<Collective> TorchGroup::make_collective() {
+  if (device_.is_cuda()) return form_nccl();
   const auto hosts = find_hosts();
   if (!config_.shared_memory || hosts.size() == everybody_.size()) {
     form_gloo();
@@ -177,6 +210,7 @@ void TorchGroup::abort() noexcept {
   aborted_ = true;
   if (collective_) collective_->abort();
   if (gloo_) gloo_->abort();
+  if (nccl_) nccl_->abort();
 }
 
 std::shared_ptr<TorchGroup> TorchGroup::find() {

@@ -16,6 +16,7 @@
 namespace troupe {
 
 class GlooGroup;
+class NcclGroup;
 
 /// Settings as they arrive in a worker. Throws invalid_option that names the option and its valid values.
 TorchConfig parse_torch_config(const Json& options);
@@ -29,8 +30,10 @@ public:
   int size() const { return context_.world_size; }
   /// False if other ranks may live in this process.
   bool own_process() const { return context_.own_process; }
+  c10::Device device() const { return device_; }
 
-  /// Shared memory inside a host, Gloo between hosts. Made at the first use, which is collective.
+  /// NCCL on GPUs; on the CPU shared memory inside a host, Gloo between hosts. Made at the first use, which is
+  /// collective.
   const std::shared_ptr<Collective>& collective();
   /// Made at the first use, which is collective. Throws invalid_state in local mode.
   const std::shared_ptr<GlooGroup>& gloo();
@@ -49,17 +52,20 @@ private:
   void keep(std::shared_ptr<Made>& place, std::shared_ptr<Made> made);
   std::shared_ptr<Collective> make_collective();
   std::vector<std::vector<int>> find_hosts();
+  std::shared_ptr<Collective> form_nccl();
   void form_gloo();
 
   const TorchConfig config_;
   const BackendContext context_;
   const std::chrono::milliseconds timeout_;
+  const c10::Device device_;
   std::vector<int> everybody_;
   std::mutex making_;  // one thread makes a transport at a time
   mutable std::mutex mutex_;
   bool aborted_ = false;
   std::shared_ptr<Collective> collective_;
   std::shared_ptr<GlooGroup> gloo_;
+  std::shared_ptr<NcclGroup> nccl_;
   bool gloo_formed_ = false;
 };
 

@@ -9,7 +9,7 @@ namespace troupe {
 
 /// Settings of the backend "torch": `.backend = troupe::TorchConfig{...}`.
 struct TorchConfig {
-  /// What carries collectives: "gloo" (CPU) or "auto" (the same here).
+  /// What carries collectives: "gloo" (CPU tensors), "nccl" (GPU tensors) or "auto": nccl with use_gpu, else gloo.
   std::string backend = "auto";
   /// "env" or "tcp"; both form the group through the driver, without a port of their own.
   std::string init_method = "env";
@@ -22,6 +22,8 @@ struct TorchConfig {
   bool shared_memory = true;
   /// For tests: the ranks behave as if they were on this many hosts, as equal in size as can be. 0: as they are.
   int pretend_hosts = 0;
+  /// The trainer fills it in: its GPUs per worker with use_gpu, else 0.
+  double gpus_per_worker = 0;
 
   BackendConfig to_backend_config() const {
     return {"torch",
@@ -30,7 +32,8 @@ struct TorchConfig {
              {"timeout_s", timeout_s},
              {"interface", interface},
              {"shared_memory", shared_memory},
-             {"pretend_hosts", pretend_hosts}}};
+             {"pretend_hosts", pretend_hosts},
+             {"gpus_per_worker", gpus_per_worker}}};
   }
 };
 

@@ -132,6 +132,9 @@ Settings resolve_settings(const TrainerOptions& options) {
   settings.backend = resolve_backend(options);
   settings.world_size = resolve_workers(options);
   resolve_resources(options, settings);
+  // The torch backend puts each worker on its device.
+  if (settings.use_gpu && settings.backend.name == "torch")
+    settings.backend.options["gpus_per_worker"] = settings.resources.at("GPU");
   settings.max_retries = resolve_retries(options.max_retries);
   settings.placement = resolve_placement(options.placement);
   settings.worker_start_deadline = resolve_deadline("worker_start_deadline", options.worker_start_deadline);
