@@ -13,16 +13,19 @@ using troupe::Json;
 
 namespace {
 
+/// On the device of the group.
+at::Tensor here(const at::Tensor& tensor) { return tensor.to(train::torch::get_device()); }
+
 Json sums() {
   const int rank = train::world_rank();
   Json result = Json::object();
   for (auto type : {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16, torch::kLong, torch::kInt,
                     torch::kShort, torch::kChar, torch::kByte, torch::kComplexFloat}) {
-    auto tensor = torch::arange(10, torch::kDouble).to(type) + rank;
+    auto tensor = here(torch::arange(10, torch::kDouble).to(type) + rank);
     result["sums"].push_back(at::real(train::torch::all_reduce(tensor)).to(torch::kDouble).sum().item<double>());
   }
   // Larger than any stage, not a multiple of anything, and not contiguous.
-  auto large = torch::full({1000003, 2}, static_cast<float>(rank + 1)).t();
+  auto large = here(torch::full({1000003, 2}, static_cast<float>(rank + 1))).t();
   result["large"] = train::torch::all_reduce(large, train::torch::Reduce::mean).sum().item<double>() / 2000006;
   return result;
 }
@@ -48,11 +51,12 @@ DOCTEST_TEST_CASE("all_reduce finds the smallest and largest, of truth values al
       Json found;
       for (auto type : {torch::kFloat, torch::kBFloat16, torch::kLong, torch::kByte})
         for (auto reduce : {Reduce::min, Reduce::max})
-          found.push_back(all_reduce(torch::tensor({5 + rank, 7 - rank}).to(type), reduce).sum().item<double>());
+          found.push_back(all_reduce(here(torch::tensor({5 + rank, 7 - rank}).to(type)), reduce).sum().item<double>());
       for (auto reduce : {Reduce::min, Reduce::max})
-        found.push_back(all_reduce(torch::tensor({rank == 1, true, false}), reduce).sum().item<double>());
-      for (auto reduce : {Reduce::min, Reduce::max})
-        found.push_back(all_reduce(torch::full({1}, rank == 1 ? NAN : 1.0), reduce).isnan().item<bool>());
+        found.push_back(all_reduce(here(torch::tensor({rank == 1, true, false})), reduce).sum().item<double>());
+      if (train::torch::get_device().is_cpu())
+        for (auto reduce : {Reduce::min, Reduce::max})
+          found.push_back(all_reduce(torch::full({1}, rank == 1 ? NAN : 1.0), reduce).isnan().item<bool>());
       return found;
     });
     for (const auto& result : results)
@@ -65,11 +69,11 @@ DOCTEST_TEST_CASE("empty, non-contiguous and gradient-requiring tensors go throu
     TestTrainer trainer(options);
     const auto results = trainer->run([]() -> Json {
       const int rank = train::world_rank();
-      const auto empty = torch::zeros({0, 3});
+      const auto empty = here(torch::zeros({0, 3}));
       Json result;
       result["empty"] = {train::torch::all_reduce(empty).numel(), train::torch::broadcast(empty, 1).numel(),
                          train::torch::all_gather(empty).at(1).numel(), train::torch::reduce_scatter(empty).numel()};
-      const auto base = torch::zeros({4, 6}, torch::kShort);
+      const auto base = here(torch::zeros({4, 6}, torch::kShort));
       const auto columns = base.slice(1, 0, 6, 2);
       train::torch::broadcast(columns.fill_(rank + 1), 1);
       train::torch::all_reduce(columns);
@@ -77,7 +81,7 @@ DOCTEST_TEST_CASE("empty, non-contiguous and gradient-requiring tensors go throu
       result["columns"] = columns.sum().item<double>();
       result["gathered"] = train::torch::all_gather(columns).at(1).sum().item<double>();
       result["scattered"] = train::torch::reduce_scatter(columns).sum().item<double>();
-      auto leaf = torch::ones({2, 2}, torch::requires_grad()).t();
+      auto leaf = here(torch::ones({2, 2})).requires_grad_().t();
       result["leaf"] = train::torch::all_reduce(leaf).sum().item<double>();
       return result;
     });
@@ -102,6 +106,7 @@ DOCTEST_TEST_CASE("tensors that differ between ranks are refused with who called
                         {2, {"broadcast(root 0) of Float [3] on rank 0"}},
                         {3, {"barrier on rank 0", "all_reduce(sum) of Float [0] on rank"}}};
   on_every_transport(3, [&](const troupe::TrainerOptions& options) {
+    if (options.use_gpu) return;  // NCCL does not compare
     TestTrainer trainer(options);
     for (const auto& one : cases) {
       const auto error = error_of([&] {
@@ -127,6 +132,7 @@ DOCTEST_TEST_CASE("tensors that differ between ranks are refused with who called
 
 DOCTEST_TEST_CASE("tensors that cannot be reduced are refused before anything is sent") {
   on_every_transport(2, [](const troupe::TrainerOptions& options) {
+    if (options.use_gpu) return;  // the same checks
     TestTrainer trainer(options);
     const auto results = trainer->run([]() -> Json {
       using train::torch::all_reduce, train::torch::Reduce;
@@ -159,12 +165,12 @@ DOCTEST_TEST_CASE("broadcast, all_gather, reduce_scatter and JSON values reach e
     TestTrainer trainer(options);
     const auto results = trainer->run([]() -> Json {
       const int rank = train::world_rank();
-      auto tensor = torch::full({5}, static_cast<float>(rank));
+      auto tensor = here(torch::full({5}, static_cast<float>(rank)));
       Json result;
       result["broadcast"] = train::torch::broadcast(tensor, 2).sum().item<double>();
-      for (const auto& one : train::torch::all_gather(torch::full({2, 2}, rank)))
+      for (const auto& one : train::torch::all_gather(here(torch::full({2, 2}, rank))))
         result["gathered"].push_back(one.sum().item<double>());
-      result["scattered"] = train::torch::reduce_scatter(torch::arange(6)).sum().item<double>();
+      result["scattered"] = train::torch::reduce_scatter(here(torch::arange(6))).sum().item<double>();
       train::torch::barrier();
       for (const auto& one : train::torch::all_gather_json({{"rank", rank}, {"text", std::string(rank * 1000, 'x')}}))
         result["json"].push_back(one["text"].get<std::string>().size());

@@ -4,6 +4,8 @@
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <barrier>
 #include <chrono>
 #include <ctime>
 #include <filesystem>
@@ -100,7 +102,7 @@ DOCTEST_TEST_CASE("an exception on one rank frees the others and is the reason o
     TestTrainer trainer(options);
     const auto error = error_of([&] {
       trainer->run([] {
-        auto tensor = torch::ones({1000});
+        auto tensor = torch::ones({1000}, train::torch::get_device());
         train::torch::all_reduce(tensor);
         if (train::world_rank() == 2) throw std::runtime_error("bad batch");
         train::torch::all_reduce(tensor);
@@ -109,7 +111,7 @@ DOCTEST_TEST_CASE("an exception on one rank frees the others and is the reason o
     DOCTEST_CHECK(error.rank == 2);
     DOCTEST_CHECK(error.says("bad batch"));
     const auto again = trainer->run([]() -> Json {
-      auto tensor = torch::ones({10});
+      auto tensor = torch::ones({10}, train::torch::get_device());
       return train::torch::all_reduce(tensor).sum().item<double>();
     });
     for (const auto& result : again) DOCTEST_CHECK(result == 30);
@@ -137,6 +139,48 @@ DOCTEST_TEST_CASE("a rank killed while the group forms or during backward frees 
       for (const auto& result : results) DOCTEST_CHECK(result == 64 * 64);
     }
   }
+}
+
+namespace {
+
+std::atomic<bool> other_has_failed{false};
+
+}  // namespace
+
+DOCTEST_TEST_CASE("groups of thread ranks that form at the same moment are aborted one by one") {
+  const troupe::TrainerOptions options{.backend = troupe::TorchConfig{.timeout_s = 20, .shared_memory = false},
+                                       .num_workers = 2,
+                                       .placement = troupe::Placement::thread};
+  other_has_failed = false;
+  static std::barrier<> all_at_once(4);
+  TestTrainer lasting(options);
+  std::vector<Json> results;
+  std::thread beside([&] {
+    results = lasting->run([]() -> Json {
+      all_at_once.arrive_and_wait();
+      auto tensor = torch::ones({1000});
+      train::torch::all_reduce(tensor);
+      other_has_failed.wait(false);
+      for (int i = 0; i < 5; ++i) train::torch::all_reduce(tensor, train::torch::Reduce::mean);
+      return tensor.sum().item<double>();
+    });
+  });
+  TestTrainer failing(options);
+  const auto error = error_of([&] {
+    failing->run([] {
+      all_at_once.arrive_and_wait();
+      auto tensor = torch::ones({1000});
+      train::torch::all_reduce(tensor);
+      if (train::world_rank() == 1) throw std::runtime_error("bad batch");
+      train::torch::all_reduce(tensor);
+    });
+  });
+  failing->shutdown();
+  other_has_failed = true;
+  other_has_failed.notify_all();
+  beside.join();
+  DOCTEST_CHECK(error.says("bad batch"));
+  DOCTEST_CHECK(results == std::vector<Json>{2000.0, 2000.0});
 }
 
 DOCTEST_TEST_CASE("a rank that waits for a slow one uses no processor time, with more ranks than cores") {

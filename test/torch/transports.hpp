@@ -7,6 +7,8 @@
 
 #include <troupe/torch_config.hpp>
 
+#include "backends/torch/nccl.hpp"
+#include "runtime/base/host.hpp"
 #include "test/integration/support.hpp"
 
 namespace troupe::test {
@@ -16,13 +18,22 @@ struct Transport {
   TorchConfig config;
 };
 
+/// Those of the CPU.
 inline std::vector<Transport> transports() {
   return {{"shared memory", {.timeout_s = 20}},
           {"gloo", {.timeout_s = 20, .shared_memory = false}},
           {"two hosts", {.timeout_s = 20, .pretend_hosts = 2}}};
 }
 
-/// Calls `test(options)` for every transport and placement.
+/// Why NCCL cannot carry a group of so many workers here; empty if it can.
+inline std::string why_not_nccl(int workers) {
+  if (!nccl_is_compiled_in()) return "built without TROUPE_WITH_NCCL";
+  if (const int gpus = detail::gpu_count(); gpus < workers)
+    return std::to_string(workers) + " GPUs are needed, there are " + std::to_string(gpus);
+  return {};
+}
+
+/// Calls `test(options)` for every transport and placement. Tests put their tensors on train::torch::get_device().
 template <class Test>
 void on_every_transport(int workers, Test&& test) {
   for (const auto& transport : transports())
@@ -31,6 +42,16 @@ void on_every_transport(int workers, Test&& test) {
       DOCTEST_CAPTURE(name);
       test(TrainerOptions{.backend = transport.config, .num_workers = workers, .placement = placement});
     });
+  if (const auto why = why_not_nccl(workers); !why.empty()) {
+    DOCTEST_MESSAGE("skipped on nccl: ", why);
+    return;
+  }
+  on_both_placements([&](Placement placement) {
+    test(TrainerOptions{.backend = TorchConfig{.backend = "nccl", .timeout_s = 20},
+                        .num_workers = workers,
+                        .use_gpu = true,
+                        .placement = placement});
+  });
 }
 
 }  // namespace troupe::test
