@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "checkpoint/retention.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/log_directory.hpp"
 #include "runtime/base/settings.hpp"
@@ -24,6 +25,9 @@ private:
   Json& metrics_;
 };
 
+/// Object storage gets copies of checkpoints; files of the run stay local.
+bool is_bucket(const std::string& storage_path) { return storage_path.starts_with("s3://"); }
+
 std::filesystem::path logdir_of(const RunConfig& config) {
   const std::filesystem::path name = config.name;
   if (name.has_parent_path() || name == "." || name == "..")
@@ -31,6 +35,7 @@ std::filesystem::path logdir_of(const RunConfig& config) {
                 fmt::format("RunConfig.name = \"{}\" is refused: it is the name of one folder; the way to it is "
                             "RunConfig.storage_path",
                             config.name));
+  if (is_bucket(config.storage_path)) return name;
   if (!name.empty()) return config.storage_path / name;
   return config.storage_path.empty() ? std::filesystem::path() : detail::make_dated_logdir(config.storage_path);
 }
@@ -50,6 +55,7 @@ TrainerOptions trainer_options(const TorchTrainerOptions& options) {
                       .placement = scaling.placement,
                       .retry_user_errors = max_failures != 0};
   static_cast<void>(detail::resolve_settings(made));  // refused options leave no folder behind
+  detail::check_strategy(options.run_config.checkpoint_config);
   made.logdir = logdir_of(options.run_config);
   return made;
 }
@@ -60,10 +66,11 @@ Fn require_function(Fn function) {
   return function;
 }
 
-/// After a failure, whose error is the one to show.
-void end_workers(Trainer& trainer) {
+/// After a failure, whose error is the one to show: what goes wrong now is only logged.
+template <class Call>
+void in_spite_of_failure(Call&& call) {
   try {
-    trainer.shutdown();
+    call();
   } catch (const std::exception& error) {
     log_error("{}", error.what());
   }
@@ -73,27 +80,34 @@ void end_workers(Trainer& trainer) {
 
 TorchTrainer::TorchTrainer(Fn train_loop, TorchTrainerOptions options)
     : train_loop_(require_function(train_loop)),
-      train_loop_config_(detail::require_object(std::move(options.train_loop_config), "train_loop_config")),
-      callbacks_(std::move(options.run_config.callbacks)),
-      trainer_(trainer_options(options)) {}
+      run_options_{.config = detail::require_object(std::move(options.train_loop_config), "train_loop_config"),
+                   .callbacks = std::move(options.run_config.callbacks),
+                   .checkpoint = std::move(options.resume_from_checkpoint),
+                   .checkpoint_strategy = options.run_config.checkpoint_config},
+      trainer_(trainer_options(options)) {
+  if (is_bucket(options.run_config.storage_path)) run_options_.storage_path = options.run_config.storage_path;
+}
 
 void TorchTrainer::run(Result& result) {
   // First of all: a callback of the user that throws ends the run, and the metrics it threw at are still the last.
-  auto callbacks = callbacks_;
-  callbacks.insert(callbacks.begin(), std::make_shared<LastMetrics>(result.metrics));
+  auto options = run_options_;
+  options.callbacks.insert(options.callbacks.begin(), std::make_shared<LastMetrics>(result.metrics));
   const auto earlier = trainer_.latest_run_dir();
-  const auto note_path = [&] {
-    if (trainer_.latest_run_dir() != earlier) result.path = trainer_.latest_run_dir();
+  const auto note_files = [&] {
+    if (trainer_.latest_run_dir() == earlier) return;  // it never began
+    result.path = trainer_.latest_run_dir();
+    result.checkpoint = trainer_.latest_checkpoint();
+    result.best_checkpoints = trainer_.best_checkpoints();
   };
   try {
     trainer_.start();
-    result.returns = trainer_.run(train_loop_, {.config = train_loop_config_, .callbacks = std::move(callbacks)});
+    result.returns = trainer_.run(train_loop_, std::move(options));
   } catch (...) {
-    note_path();
-    end_workers(trainer_);
+    in_spite_of_failure(note_files);
+    in_spite_of_failure([&] { trainer_.shutdown(); });
     throw;
   }
-  note_path();
+  note_files();
   trainer_.shutdown();
 }
 

@@ -6,9 +6,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <troupe/callback.hpp>
+#include <troupe/checkpoint.hpp>
+#include <troupe/checkpoint_strategy.hpp>
 #include <troupe/error.hpp>
 #include <troupe/json.hpp>
 #include <troupe/options.hpp>
@@ -32,13 +35,18 @@ struct FailureConfig {
   int max_failures = 0;
 };
 
+/// Which checkpoints are kept: num_to_keep, checkpoint_score_attribute, checkpoint_score_order.
+using CheckpointConfig = CheckpointStrategy;
+
 struct RunConfig {
   /// The folder of the run inside `storage_path`; default train_<date>. Runs of equal names share it, each with a
   /// run_001, run_002 ... of its own.
   std::string name = {};
-  /// Absolute, or relative to ~/troupe_results, which is the default.
+  /// Absolute, or relative to ~/troupe_results, which is the default. "s3://bucket/prefix?endpoint=...": checkpoints
+  /// are also brought there (RunOptions::storage_path), files stay in ~/troupe_results.
   std::string storage_path = {};
   FailureConfig failure_config = {};
+  CheckpointConfig checkpoint_config = {};
   std::vector<std::shared_ptr<TrainingCallback>> callbacks = {};
 };
 
@@ -46,6 +54,10 @@ struct RunConfig {
 struct Result {
   /// The last metrics that rank 0 reported, with the autofilled ones; `{}` if it reported none.
   Json metrics = Json::object();
+  /// The latest checkpoint, or the one that the run was given; nothing without both.
+  std::optional<Checkpoint> checkpoint = {};
+  /// Those that are kept, best first, each with the metrics that were reported with it.
+  std::vector<std::pair<Checkpoint, Json>> best_checkpoints = {};
   /// The run's folder.
   std::filesystem::path path = {};
   /// Why the run failed. Filled by fit(std::nothrow) alone: fit() throws it.

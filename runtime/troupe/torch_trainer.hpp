@@ -19,6 +19,8 @@ struct TorchTrainerOptions {
   TorchConfig torch_config = {};
   ScalingConfig scaling_config = {};
   RunConfig run_config = {};
+  /// What load_checkpoint() gives before the function has saved one: the checkpoint of another Result, say.
+  StartCheckpoint resume_from_checkpoint = {};
 };
 
 class TorchTrainer {
@@ -39,8 +41,7 @@ private:
   void run(Result& result);
 
   Fn train_loop_;
-  Json train_loop_config_;
-  std::vector<std::shared_ptr<TrainingCallback>> callbacks_;
+  RunOptions run_options_;
   Trainer trainer_;
 };
 
