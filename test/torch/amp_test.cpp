@@ -16,6 +16,8 @@ using troupe::Json;
 
 namespace {
 
+/// libtorch 1.13 does not multiply half precision matrices on CPUs.
+constexpr bool has_half = TORCH_VERSION_MAJOR >= 2;
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
 /// One parameter of value 1 whose gradient can be set.
@@ -72,22 +74,27 @@ DOCTEST_TEST_CASE("training in bfloat16 and half precision ends near that in sin
   };
   const auto single = train("float");
   const auto bfloat = train("bfloat16");
-  const auto half = train("half");
   DOCTEST_CHECK(single["seen"] == "Float");
   DOCTEST_CHECK(bfloat["seen"] == "BFloat16");
-  DOCTEST_CHECK(half["seen"] == "Half");
   DOCTEST_CHECK(single["loss"] < 0.1);
   DOCTEST_CHECK(std::abs(bfloat["loss"].get<double>() - single["loss"].get<double>()) < 0.01);
-  DOCTEST_CHECK(std::abs(half["loss"].get<double>() - single["loss"].get<double>()) < 0.002);
   DOCTEST_CHECK(single["loss"] != bfloat["loss"]);
   DOCTEST_CHECK(bfloat["scaler"] == Json::object());  // bfloat16 needs no scale
-  DOCTEST_CHECK(half["scaler"]["scale"] == 1024.0);
-  DOCTEST_CHECK(half["scaler"]["growth_tracker"] == 30 * 4);
+  if (has_half) {
+    const auto half = train("half");
+    DOCTEST_CHECK(half["seen"] == "Half");
+    DOCTEST_CHECK(std::abs(half["loss"].get<double>() - single["loss"].get<double>()) < 0.002);
+    DOCTEST_CHECK(half["scaler"]["scale"] == 1024.0);
+    DOCTEST_CHECK(half["scaler"]["growth_tracker"] == 30 * 4);
+  } else {
+    DOCTEST_CHECK(error_of([&] { (void)train("half"); }).says("libtorch 2"));
+  }
   // Nothing of a run is left in the next one of the same workers.
   DOCTEST_CHECK(train("float") == single);
 }
 
-DOCTEST_TEST_CASE("an infinite gradient on one worker leaves the step out on all, and halves the scale everywhere") {
+DOCTEST_TEST_CASE("an infinite gradient on one worker leaves the step out on all, and halves the scale everywhere" *
+                  doctest::skip(!has_half)) {
   on_both_placements([](troupe::Placement placement) {
     TestTrainer trainer({.backend = "torch", .num_workers = 2, .placement = placement});
     const auto results = trainer->run([]() -> Json {
@@ -186,8 +193,8 @@ DOCTEST_TEST_CASE("autocast guards nest, end with an exception, belong to their 
     {
       Autocast inner(c10::DeviceType::CPU, at::kBFloat16, false);
       DOCTEST_CHECK(type_of_product() == "Float");
-      Autocast innermost(c10::DeviceType::CPU, at::kHalf);
-      DOCTEST_CHECK(type_of_product() == "Half");
+      Autocast innermost(c10::DeviceType::CPU, has_half ? at::kHalf : at::kBFloat16);
+      DOCTEST_CHECK(type_of_product() == (has_half ? "Half" : "BFloat16"));
     }
     DOCTEST_CHECK(type_of_product() == "BFloat16");
     std::string elsewhere;
@@ -257,7 +264,7 @@ DOCTEST_TEST_CASE("bad settings of mixed precision are refused") {
   const auto option = troupe::ErrorCode::invalid_option;
   using train::torch::accelerate;
   refuses([] { accelerate({.amp = true, .dtype = at::kInt}); }, option, "at::kHalf");
-  refuses([] { accelerate({.amp = true, .dtype = at::kHalf, .scaler = {.init_scale = 0}}); }, option, "init_scale = 0");
+  refuses([] { GradScaler scaler({.init_scale = 0}); }, option, "init_scale = 0");
   refuses([] { GradScaler scaler({.growth_factor = 1}); }, option, "above 1");
   refuses([] { GradScaler scaler({.backoff_factor = 1}); }, option, "between 0 and 1");
   refuses([] { GradScaler scaler({.growth_interval = 0}); }, option, "growth_interval = 0");
