@@ -4,6 +4,8 @@
 #include <troupe/torch.hpp>
 #include <troupe/troupe.hpp>
 
+#include <cstdlib>
+
 #include "test/integration/support.hpp"
 
 namespace train = troupe::train;
@@ -97,6 +99,41 @@ DOCTEST_TEST_CASE("fit throws what went wrong, or keeps it in the result beside 
   }
 }
 
+DOCTEST_TEST_CASE("a Result has the latest and the best checkpoints, after a failure too") {
+  const auto save_scores = [](const troupe::Config& config) {
+    int first = 0;
+    if (const auto checkpoint = train::load_checkpoint()) first = checkpoint->at<int>("epoch") + 1;
+    for (int epoch = first; epoch < config["num_epochs"]; ++epoch)
+      train::report({{"loss", std::abs(epoch - 2)}}, {{"epoch", epoch}});
+    train::flush_checkpoints();
+    if (config.contains("fail")) throw std::runtime_error("bad batch");
+    return first;
+  };
+  TempFolder folder;
+  auto options = options_in(folder, {{"num_epochs", 5}});
+  options.run_config.checkpoint_config = {2, "loss", "min"};
+  const auto result = TorchTrainer(save_scores, options).fit();
+  DOCTEST_REQUIRE(result.checkpoint);
+  DOCTEST_CHECK(result.checkpoint->at<int>("epoch") == 4);
+  DOCTEST_REQUIRE(result.best_checkpoints.size() == 2);
+  DOCTEST_CHECK(result.best_checkpoints[0].first.at<int>("epoch") == 2);
+  DOCTEST_CHECK(result.best_checkpoints[0].second["loss"] == 0);
+
+  options.train_loop_config = {{"num_epochs", 7}, {"fail", true}};
+  options.resume_from_checkpoint = result.checkpoint;
+  const auto failed = TorchTrainer(save_scores, options).fit(std::nothrow);
+  DOCTEST_CHECK(failed.error);
+  DOCTEST_REQUIRE(failed.checkpoint);
+  DOCTEST_CHECK(failed.checkpoint->at<int>("epoch") == 6);
+
+  options.train_loop_config = {{"num_epochs", 0}};
+  const auto idle = TorchTrainer(save_scores, options).fit();
+  DOCTEST_CHECK(Json(idle.returns) == Json({5, 5}));
+  DOCTEST_REQUIRE(idle.checkpoint);
+  DOCTEST_CHECK(idle.checkpoint->at<int>("epoch") == 4);  // the one it was given
+  DOCTEST_CHECK(idle.best_checkpoints.empty());
+}
+
 DOCTEST_TEST_CASE("max_failures counts lost workers and exceptions, each") {
   for (std::string how : {"throw", "kill"}) {
     DOCTEST_CAPTURE(how);
@@ -124,6 +161,8 @@ DOCTEST_TEST_CASE("bad options of a TorchTrainer are refused in its constructor,
   refused([](Options& options) { options.run_config.name = "../x"; }, "storage_path");
   refused([](Options& options) { options.run_config.name = ".."; }, "storage_path");
   refused([](Options& options) { options.train_loop_config = 3; }, "train_loop_config");
+  refused([](Options& options) { options.run_config.checkpoint_config.num_to_keep = -1; }, "num_to_keep = -1");
+  refused([](Options& options) { options.run_config.checkpoint_config.checkpoint_score_order = "up"; }, "\"min\"");
   refused([](Options&) {}, "troupe::fn<train_func>", {});
   refused(
       [](Options& options) {
