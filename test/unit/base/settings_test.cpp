@@ -104,7 +104,7 @@ DOCTEST_TEST_CASE("every option reaches the settings") {
                                           .report_deadline = 3ms,
                                           .retry_user_errors = true});
   DOCTEST_CHECK(settings.backend.name == "torch");
-  DOCTEST_CHECK(settings.backend.options.dump() == R"({"a":1})");
+  DOCTEST_CHECK(settings.backend.options.dump() == R"({"a":1,"gpus_per_worker":0.5})");  // for the worker's device
   DOCTEST_CHECK(settings.world_size == 7);
   DOCTEST_CHECK(settings.use_gpu);
   DOCTEST_CHECK(settings.resources == troupe::Resources{{"CPU", 2.5}, {"GPU", 0.5}, {"disk", 3}});
