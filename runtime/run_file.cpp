@@ -47,9 +47,9 @@ const char* status_name(engine::RunStatus status) {
 
 }  // namespace
 
-RunFile::RunFile(std::filesystem::path directory, const detail::Settings& settings, const detail::RunSpec& run,
+RunFile::RunFile(const std::filesystem::path& directory, const detail::Settings& settings, const detail::RunSpec& run,
                  Json config, const std::vector<local::GroupView::Row>& workers, StartTimings timings)
-    : path_(std::move(directory) / "run.json") {
+    : path_(directory / "run.json") {
   content_["versions"] = {{"troupe", TROUPE_VERSION}, {"caf", caf_version()}, {"compiler", __VERSION__}};
   content_["build"] = detail::build_id();
   content_["function"] = run.function_name;

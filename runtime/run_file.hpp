@@ -23,8 +23,8 @@ struct StartTimings {
 
 class RunFile {
 public:
-  RunFile(std::filesystem::path directory, const detail::Settings& settings, const detail::RunSpec& run, Json config,
-          const std::vector<local::GroupView::Row>& workers, StartTimings timings);
+  RunFile(const std::filesystem::path& directory, const detail::Settings& settings, const detail::RunSpec& run,
+          Json config, const std::vector<local::GroupView::Row>& workers, StartTimings timings);
   /// Writes the outcome. `workers`: those of the last attempt.
   void finish(const detail::RunResult& result, const std::vector<local::GroupView::Row>& workers,
               const detail::CheckpointKeeper& keeper);
