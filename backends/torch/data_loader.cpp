@@ -269,7 +269,7 @@ c10::Device loader_device() { return get_device(); }
 
 }  // namespace detail
 
-DataLoader<> prepare_data_loader(TensorData tensors, const DataLoaderOptions& options) {
+DataLoader<> prepare_data_loader(TensorPair tensors, const DataLoaderOptions& options) {
   const auto refuse = [](const std::string& text) {
     throw Error(ErrorCode::invalid_argument, "prepare_data_loader({x, y}): " + text);
   };

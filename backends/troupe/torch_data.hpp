@@ -128,13 +128,13 @@ private:
 };
 
 /// Tensors in memory whose first dimension counts the samples: prepare_data_loader({x, y}, ...).
-struct TensorData {
+struct TensorPair {
   at::Tensor data;
   at::Tensor target;
 };
 
 /// A loader over tensors in memory: a batch is cut out at once, not sample by sample. Collective.
-DataLoader<> prepare_data_loader(TensorData tensors, const DataLoaderOptions& options = {});
+DataLoader<> prepare_data_loader(TensorPair tensors, const DataLoaderOptions& options = {});
 
 /// A loader over a torch data set: anything with size() and get_batch(indices) or get(index). Batches that are vectors
 /// of examples are stacked, what a `.map(...)` made of them stays as it is. Collective.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <troupe/torch.hpp>
+#include <troupe/torch_c10d.hpp>
 #include <troupe/troupe.hpp>
 
 #include "bench/cases.hpp"
@@ -23,7 +24,12 @@ std::vector<double> measure(const Config& config) {
   for (int i = -3; i < times; ++i) {
     train::torch::barrier();
     const auto begin = now_ns();
-    train::torch::all_reduce(tensor, train::torch::Reduce::mean);
+    if (config["shared_memory"].get<bool>()) {
+      train::torch::all_reduce(tensor, train::torch::Reduce::sum);
+    } else {
+      std::vector<at::Tensor> tensors{tensor};  // Gloo itself: our helper would add a check of its own
+      train::torch::process_group()->allreduce(tensors)->wait();
+    }
     if (i >= 0) samples.push_back(ms_since(begin) * 1e3);
   }
   return samples;
@@ -32,10 +38,11 @@ std::vector<double> measure(const Config& config) {
 /// Workers that talk over one transport. Idle ones cost nothing, so two such groups can take turns.
 class Workers {
 public:
-  explicit Workers(bool shared_memory) : trainer_(options(shared_memory)) {}
+  explicit Workers(bool shared_memory) : shared_memory_(shared_memory), trainer_(options(shared_memory)) {}
   /// Adds the times of rank 0.
   void add_times(std::vector<double>& times, std::int64_t bytes, int count) {
-    const auto results = trainer_.run(fn<measure>, {.config = {{"bytes", bytes}, {"times", count}}});
+    const auto results =
+        trainer_.run(fn<measure>, {.config = {{"bytes", bytes}, {"times", count}, {"shared_memory", shared_memory_}}});
     for (double time : results[0]) times.push_back(time);
   }
 
@@ -45,6 +52,7 @@ private:
     made.backend = TorchConfig{.shared_memory = shared_memory};
     return made;
   }
+  bool shared_memory_;
   Trainer trainer_;
 };
 

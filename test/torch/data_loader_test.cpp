@@ -31,7 +31,7 @@ private:
   std::size_t count_;
 };
 
-train::torch::TensorData in_memory(std::int64_t count) { return {torch::arange(count), -torch::arange(count)}; }
+train::torch::TensorPair in_memory(std::int64_t count) { return {torch::arange(count), -torch::arange(count)}; }
 
 Values values_of(const torch::Tensor& tensor) {
   const auto flat = tensor.contiguous();
