@@ -4,8 +4,9 @@
 
 namespace troupe::detail {
 
-/// Sets the calling thread's priority for processor and disk: as low as the system has, or the usual one. Best effort:
-/// the way back needs a right that not everybody has, but who waits for the thread leaves a processor free for it.
-void set_background_priority(bool low);
+/// Sets a thread's priority for processor and disk: as low as there is a way back from, or the usual one. `thread` is
+/// its gettid(), 0 for the caller. Without the right to raise a priority again it is lowered a little only, so that a
+/// busy machine cannot starve a thread that somebody waits for. Best effort.
+void set_background_priority(bool low, int thread = 0);
 
 }  // namespace troupe::detail

@@ -15,7 +15,6 @@
 #include <new>
 #include <thread>
 
-#include "checkpoint/background_priority.hpp"
 #include "checkpoint/crc32c.hpp"
 #include "checkpoint/records.hpp"
 #include "checkpoint/shard_format.hpp"
@@ -73,8 +72,8 @@ private:
 /// Writes the chunks of the tensors' area; several threads may run it on one object.
 class DataWriter {
 public:
-  DataWriter(File& file, const ShardData& data, std::uint64_t size, const std::atomic<int>* hurry)
-      : file_(file), data_(data), size_(size), hurry_(hurry), crcs_(blocks_of(size)) {}
+  DataWriter(File& file, const ShardData& data, std::uint64_t size)
+      : file_(file), data_(data), size_(size), crcs_(blocks_of(size)) {}
 
   void run(unsigned threads) {
     std::vector<std::jthread> helpers;
@@ -89,12 +88,9 @@ private:
   void work() {
     try {
       const auto scratch = allocate_aligned(std::min(chunk_size, round_to_page(size_)));
-      bool is_low = hurry_ != nullptr && *hurry_ == 0;
-      if (hurry_ != nullptr) set_background_priority(is_low);
       for (;;) {
         const auto offset = next_.fetch_add(chunk_size);
         if (offset >= size_) return;
-        if (hurry_ != nullptr && is_low != (*hurry_ == 0)) set_background_priority(is_low = !is_low);
         write_chunk(offset, std::min(chunk_size, size_ - offset), scratch.get());
       }
     } catch (...) {
@@ -119,7 +115,6 @@ private:
   File& file_;
   const ShardData& data_;
   const std::uint64_t size_;
-  const std::atomic<int>* hurry_;
   std::vector<std::uint32_t> crcs_;
   std::atomic<std::uint64_t> next_{0};
   std::mutex mutex_;
@@ -151,8 +146,8 @@ ShardInfo write_shard(File& file, const std::string& index, std::uint64_t tensor
   header.data_size = round_to_page(tensors_size);
   header.index_size = index.size();
 
-  DataWriter writer(file, data, header.data_size, options.hurry);
-  writer.run(header.data_size >= large ? 2 : 1);
+  DataWriter writer(file, data, header.data_size);
+  writer.run(header.data_size >= large && !options.background ? 2 : 1);
 
   const auto table_size = writer.crcs().size() * sizeof(std::uint32_t);
   header.tail_size = round_to_page(index.size() + table_size);

@@ -2,7 +2,6 @@
 // Writes one rank's part of a checkpoint.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -19,9 +18,8 @@ namespace troupe::detail {
 struct ShardOptions {
   int rank = 0;
   std::uint64_t generation = 0;
-  bool sync = true;  ///< false for memory files
-  /// Set by a writer in the background: at the lowest priority, unless somebody waits.
-  const std::atomic<int>* hurry = nullptr;
+  bool sync = true;         ///< false for memory files
+  bool background = false;  ///< no second thread: the one that writes is at low priority
 };
 
 /// "shard_00003_0000000100000002.bin": of rank 3; other generations have other names, so nobody overwrites.

@@ -2,9 +2,12 @@
 #include "checkpoint/writer.hpp"
 
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -46,13 +49,25 @@ std::shared_ptr<File> make_memory_file() {
 
 }  // namespace
 
+/// Waits for the writer, which is not in the background meanwhile. Raised again now and then: it may just have been
+/// about to lower itself, which it cannot do under the lock (at low priority it might keep that for long).
+template <class Condition>
+void CheckpointWriter::wait(std::unique_lock<std::mutex>& lock, Condition&& condition) {
+  ++waiting_;
+  while (!condition()) {
+    if (thread_id_ != 0) set_background_priority(false, thread_id_);
+    changed_.wait_for(lock, std::chrono::milliseconds(50), condition);
+  }
+  --waiting_;
+}
+
 CheckpointWriter::CheckpointWriter() : thread_([this] { run(); }) {}
 
 CheckpointWriter::~CheckpointWriter() {
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    wait(lock, [this] { return !queued_ && !is_writing_; });
     is_stopping_ = true;
-    ++waiting_;
   }
   changed_.notify_all();
   thread_.join();
@@ -87,7 +102,7 @@ void CheckpointWriter::save(const Checkpoint& checkpoint, std::filesystem::path 
 /// Waits until there is room for one more.
 HostBuffer CheckpointWriter::take_buffer() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return !queued_; });
+  wait(lock, [this] { return !queued_; });
   if (spare_.empty()) return {};
   auto buffer = std::move(spare_.back());
   spare_.pop_back();
@@ -95,10 +110,8 @@ HostBuffer CheckpointWriter::take_buffer() {
 }
 
 void CheckpointWriter::flush() {
-  ++waiting_;
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return !queued_ && !is_writing_; });
-  --waiting_;
+  wait(lock, [this] { return !queued_ && !is_writing_; });
 }
 
 std::uint64_t CheckpointWriter::held_bytes() const {
@@ -107,17 +120,20 @@ std::uint64_t CheckpointWriter::held_bytes() const {
 }
 
 void CheckpointWriter::run() {
-  set_background_priority(true);
   std::unique_lock lock(mutex_);
+  thread_id_ = static_cast<int>(::syscall(SYS_gettid));
   for (;;) {
     changed_.wait(lock, [this] { return queued_ || is_stopping_; });
     if (!queued_) return;
     auto job = *std::move(queued_);
     queued_.reset();
     is_writing_ = true;
+    const bool may_take_its_time = waiting_ == 0;
     lock.unlock();
+    if (may_take_its_time) set_background_priority(true);
     changed_.notify_all();
     auto result = write(job);
+    set_background_priority(false);
     if (job.done) job.done(std::move(result));
     lock.lock();
     spare_.push_back(std::move(job.buffer));
@@ -126,10 +142,10 @@ void CheckpointWriter::run() {
   }
 }
 
-WrittenShard CheckpointWriter::write(const Job& job) const {
+WrittenShard CheckpointWriter::write(const Job& job) {
   WrittenShard result;
   auto options = job.options;
-  options.hurry = &waiting_;
+  options.background = true;
   try {
     const auto index = write_records(job.records);
     const CopiedData data(job.buffer.data());

@@ -2,7 +2,6 @@
 // Writes checkpoints while training goes on.
 #pragma once
 
-#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <filesystem>
@@ -61,9 +60,11 @@ private:
     Done done;
   };
 
+  template <class Condition>
+  void wait(std::unique_lock<std::mutex>& lock, Condition&& condition);
   HostBuffer take_buffer();
   void run();
-  WrittenShard write(const Job& job) const;
+  static WrittenShard write(const Job& job);
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -72,7 +73,8 @@ private:
   std::optional<Job> queued_;
   bool is_writing_ = false;
   bool is_stopping_ = false;
-  std::atomic<int> waiting_{0};
+  int waiting_ = 0;  ///< who waits for the writer; it hurries then
+  int thread_id_ = 0;
   std::thread thread_;
 };
 
