@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// EXPECT: from expression of type 'Model'
+// EXPECT: no known conversion for argument 1 from 'Model' to 'const troupe::Json&'
 #include <troupe/train.hpp>
 
 struct Model {
