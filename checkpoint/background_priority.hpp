@@ -4,9 +4,9 @@
 
 namespace troupe::detail {
 
-/// Sets a thread's priority for processor and disk: as low as there is a way back from, or the usual one. `thread` is
-/// its gettid(), 0 for the caller. Without the right to raise a priority again it is lowered a little only, so that a
-/// busy machine cannot starve a thread that somebody waits for. Best effort.
+/// Lowers a thread's share of the processor a little, for good, and puts its disk requests behind all others until it
+/// is called with `low` false: a busy machine must not starve a thread that somebody waits for. `thread` is its
+/// gettid(), 0 for the caller. Best effort.
 void set_background_priority(bool low, int thread = 0);
 
 }  // namespace troupe::detail
