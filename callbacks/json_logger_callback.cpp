@@ -37,6 +37,18 @@ std::string element_of(const std::vector<Json>& results, const std::optional<std
   return text += ']';
 }
 
+/// A run that goes on in its folder finds the file of its earlier part there: it becomes results_1.json, and so on.
+void set_aside(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return;
+  const auto earlier = [&](int number) {
+    return path.parent_path() / fmt::format("{}_{}{}", path.stem().string(), number, path.extension().string());
+  };
+  int number = 1;
+  while (std::filesystem::exists(earlier(number), ignored)) ++number;
+  std::filesystem::rename(path, earlier(number), ignored);
+}
+
 }  // namespace
 
 class JsonLoggerCallback::File {
@@ -109,6 +121,7 @@ JsonLoggerCallback::~JsonLoggerCallback() = default;
 void JsonLoggerCallback::start_training(const TrainingInfo& info) {
   const auto& folder = options_.logdir.empty() ? info.logdir : options_.logdir;
   path_ = std::filesystem::absolute(folder / options_.filename);
+  if (options_.logdir.empty()) set_aside(path_);
   file_ = std::make_unique<File>(path_);
 }
 

@@ -123,6 +123,20 @@ DOCTEST_TEST_CASE("a longer file of an earlier run leaves no rest") {
   DOCTEST_CHECK(read_file(folder.path() / "log.json") == "[]");
 }
 
+DOCTEST_TEST_CASE("a run that goes on in its folder keeps the file of its earlier part") {
+  TempFolder folder;
+  for (int part = 0; part < 3; ++part) {
+    JsonLoggerCallback callback;
+    callback.start_training({.logdir = folder.path()});
+    callback.handle_result(round_of(part), {});
+    callback.finish_training(false);
+  }
+  const auto epoch_in = [&](const char* name) { return Json::parse(read_file(folder.path() / name))[0][0]["epoch"]; };
+  DOCTEST_CHECK(epoch_in("results_1.json") == 0);
+  DOCTEST_CHECK(epoch_in("results_2.json") == 1);
+  DOCTEST_CHECK(epoch_in("results.json") == 2);
+}
+
 DOCTEST_TEST_CASE("bad options of the JSON logger are refused") {
   DOCTEST_CHECK(contains(thrown_by([] { JsonLoggerCallback({.workers_to_log = {{0, -1}}}); }),
                          "invalid_option: JsonLoggerOptions::workers_to_log has the rank -1"));
