@@ -82,11 +82,13 @@ void CheckpointKeeper::adopt_existing() {
 CheckpointSetup CheckpointKeeper::begin_attempt(std::uint64_t generation) {
   std::lock_guard lock(mutex_);
   pending_.clear();
+  release_start();
   sweep(folder());  // of attempts that did not get that far
   generation_ = generation;
   first_id_ = next_id_;
   next_number_ = 1;
   pass_over_damaged();
+  start_ = latest_;
   CheckpointSetup setup{generation, first_id_, on_disk() ? folder().string() : std::string(), {}};
   setup.start = latest_ ? entries_.at(*latest_).source : start_source();
   return setup;
@@ -124,6 +126,7 @@ void CheckpointKeeper::close() {
   {
     std::lock_guard lock(mutex_);
     pending_.clear();
+    release_start();
     generation_ = 0;  // nothing more is accepted
     sweep(folder());
     mirror();  // tries again what has failed
@@ -281,7 +284,16 @@ void CheckpointKeeper::replace_latest(std::uint64_t id) {
   entries_.at(*before).source.bytes.clear();  // on disk; by value it is needed only as the latest
 }
 
+void CheckpointKeeper::release_start() {
+  const auto start = std::exchange(start_, std::nullopt);
+  if (std::exchange(start_goes_, false)) remove(*start);
+}
+
 void CheckpointKeeper::remove(std::uint64_t id) {
+  if (id == start_) {
+    start_goes_ = true;
+    return;
+  }
   const auto found = entries_.find(id);
   if (found == entries_.end()) return;
   try {

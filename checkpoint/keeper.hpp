@@ -93,6 +93,7 @@ private:
   double score_of(const Entry& entry) const;
   void replace_latest(std::uint64_t id);
   void remove(std::uint64_t id);
+  void release_start();
   Checkpoint open(const Entry& entry) const;
   void note_error(const std::string& text);
   void mirror();
@@ -102,6 +103,8 @@ private:
   Retention retention_;
   std::map<std::uint64_t, Entry> entries_;  // by id: those that stay, and the latest
   std::optional<std::uint64_t> latest_;
+  std::optional<std::uint64_t> start_;  // where the attempt began: stays until its end, a rank may come to it late
+  bool start_goes_ = false;             // it would be gone but for that
   std::optional<MemoryShard> start_memory_;
   std::uint64_t next_id_ = 1;
   std::uint64_t committed_ = 0;

@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <ctime>
 #include <filesystem>
+#include <iterator>
 #include <utility>
 
 #include <fmt/format.h>
@@ -23,7 +25,9 @@ constexpr std::size_t most_under_way = 2;
 }  // namespace
 
 CheckpointClient::CheckpointClient(int rank, int world_size, CheckpointSetup setup, std::function<void(SavedPart)> send)
-    : rank_(rank), world_size_(world_size), setup_(std::move(setup)), send_(std::move(send)), latest_(setup_.start) {}
+    : rank_(rank), world_size_(world_size), setup_(std::move(setup)), send_(std::move(send)) {
+  if (setup_.start) committed_[0] = setup_.start;
+}
 
 void CheckpointClient::save(Checkpoint state, bool sharded, std::int64_t iteration, Json metrics) {
   SavedPart part;
@@ -100,6 +104,9 @@ void CheckpointClient::finish() noexcept {
     writer = writer_.get();
   }
   if (writer) writer->flush();
+  // Memory goes with this process's descriptors, so it stays until the keeper has its own.
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, std::chrono::seconds(5), [this] { return memory_.empty(); });
 }
 
 void CheckpointClient::wait_for_answers(std::unique_lock<std::mutex>& lock) {
@@ -112,7 +119,8 @@ std::pair<std::optional<Checkpoint>, std::int64_t> CheckpointClient::load() {
   {
     std::unique_lock lock(mutex_);
     wait_for_answers(lock);
-    source = latest_;
+    const auto beyond = committed_.upper_bound(saves_);
+    if (beyond != committed_.begin()) source = std::prev(beyond)->second;
   }
   if (!source) return {};
   return {open_source(source, rank_, world_size_), source.iteration};
@@ -129,7 +137,12 @@ void CheckpointClient::answer(SaveResult result) {
     answered_ = std::max(answered_, result.number);
     while (!under_way_.empty() && under_way_.front() <= answered_) under_way_.pop_front();
     std::erase_if(memory_, [this](const auto& shard) { return shard.first <= answered_; });  // the keeper has it
-    if (result.source) latest_ = std::move(result.source);
+    if (result.source) {
+      committed_[result.number] = std::move(result.source);
+      // Older ones than the one that load() would give are of no use.
+      const auto mine = std::prev(committed_.upper_bound(std::max(saves_, committed_.begin()->first)));
+      committed_.erase(committed_.begin(), mine);
+    }
   }
   changed_.notify_all();
 }

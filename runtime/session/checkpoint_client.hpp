@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -58,7 +59,9 @@ private:
   std::uint64_t saves_ = 0;              // of this rank, counted
   std::uint64_t answered_ = 0;           // the highest number: answers come in order
   std::deque<std::uint64_t> under_way_;  // numbers of this rank's parts that were not answered
-  CheckpointSource latest_;
+  // What was committed, by number; 0 is the start. A rank loads none that it has not come to itself, so that all ranks
+  // start from the same one, however late.
+  std::map<std::uint64_t, CheckpointSource> committed_;
   std::vector<std::pair<std::uint64_t, std::shared_ptr<File>>> memory_;  // what the keeper has not taken over
   std::unique_ptr<CheckpointWriter> writer_;                             // last: its thread uses the others
 };
