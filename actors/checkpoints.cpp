@@ -4,15 +4,18 @@
 #include <utility>
 
 #include "actors/protocols.hpp"
+#include "actors/run_journal.hpp"
 #include "checkpoint/keeper.hpp"
 #include "runtime/base/log.hpp"
 
 namespace troupe {
 namespace {
 
-std::optional<engine::Failure> failure_of(const std::string& text) {
+/// Another program drives the run now, or the options do not fit what the function saves.
+std::optional<engine::Failure> failure_of(const std::string& text, const detail::RunJournal& journal) {
   if (text.empty()) return std::nullopt;
-  return engine::Failure{engine::FailureKind::fatal, ErrorCode::invalid_option, -1, text, {}};
+  const auto code = text == journal.why_lost() ? ErrorCode::invalid_state : ErrorCode::invalid_option;
+  return engine::Failure{engine::FailureKind::fatal, code, -1, text, {}};
 }
 
 class CheckpointsState {
@@ -21,20 +24,22 @@ public:
   CheckpointsState() = default;
 
   CheckpointsActor::behavior_type run(CheckpointsActor::pointer self, TrainerActor trainer, WorkerGroupActor group,
-                                      std::shared_ptr<detail::CheckpointKeeper> keeper) {
+                                      std::shared_ptr<detail::CheckpointKeeper> keeper,
+                                      std::shared_ptr<detail::RunJournal> journal) {
     self_ = self;
     trainer_ = std::move(trainer);
     group_ = std::move(group);
     keeper_ = std::move(keeper);
+    journal_ = std::move(journal);
     compat::on_exception(self, [](const char* text) { log_error("the keeper of checkpoints failed: {}", text); });
     return {
         [this](const local::PrepareAttempt& prepare) {
+          journal_->attempt_begins(prepare.generation, prepare.attempt);
           compat::tell(self_, trainer_, local::AttemptPrepared{keeper_->begin_attempt(prepare.generation)});
         },
-        [this](const local::PartSaved& saved) {
-          for (auto& over : keeper_->add(std::move(*saved.part)))
-            compat::tell(self_, group_, local::SaveOver{std::move(over.result), failure_of(over.fatal)});
-        },
+        [this](const local::Decided& decided) { journal_->decided(decided.generation, decided.decision); },
+        [this](const local::PartSaved& saved) { tell(keeper_->add(std::move(*saved.part))); },
+        [this](const local::PartsLost& lost) { tell(keeper_->give_up_parts(lost.generation, lost.rank, lost.up_to)); },
         [this](const local::CloseCheckpoints&) {
           keeper_->close();
           compat::tell(self_, trainer_, local::CheckpointsClosed{});
@@ -44,23 +49,34 @@ public:
   }
 
 private:
+  void tell(std::vector<detail::CheckpointKeeper::Over> decided) {
+    for (auto& over : decided) {
+      if (over.result.source) compat::tell(self_, trainer_, local::Progress{over.result.generation, true});
+      compat::tell(self_, group_, local::SaveOver{std::move(over.result), failure_of(over.fatal, *journal_)});
+    }
+  }
+
   CheckpointsActor::pointer self_ = nullptr;
   TrainerActor trainer_;
   WorkerGroupActor group_;
   std::shared_ptr<detail::CheckpointKeeper> keeper_;
+  std::shared_ptr<detail::RunJournal> journal_;
 };
 
 CheckpointsActor::behavior_type checkpoints(CheckpointsActor::stateful_pointer<CheckpointsState> self,
                                             TrainerActor trainer, WorkerGroupActor group,
-                                            std::shared_ptr<detail::CheckpointKeeper> keeper) {
-  return compat::state_of(self).run(self, std::move(trainer), std::move(group), std::move(keeper));
+                                            std::shared_ptr<detail::CheckpointKeeper> keeper,
+                                            std::shared_ptr<detail::RunJournal> journal) {
+  return compat::state_of(self).run(self, std::move(trainer), std::move(group), std::move(keeper), std::move(journal));
 }
 
 }  // namespace
 
 CheckpointsActor spawn_checkpoints(caf::actor_system& system, TrainerActor trainer, WorkerGroupActor group,
-                                   std::shared_ptr<detail::CheckpointKeeper> keeper) {
-  return system.spawn<caf::detached>(checkpoints, std::move(trainer), std::move(group), std::move(keeper));
+                                   std::shared_ptr<detail::CheckpointKeeper> keeper,
+                                   std::shared_ptr<detail::RunJournal> journal) {
+  return system.spawn<caf::detached>(checkpoints, std::move(trainer), std::move(group), std::move(keeper),
+                                     std::move(journal));
 }
 
 }  // namespace troupe

@@ -44,13 +44,18 @@ struct Registration {
   std::int32_t pid = 0;
 };
 
-/// Group to worker: who you are and what to prepare.
-struct Setup {
+/// A rank's place in the world of the moment: a detail::RankInfo.
+struct Ranks {
   std::int32_t world_rank = 0;
   std::int32_t local_rank = 0;
   std::int32_t node_rank = 0;
   std::int32_t world_size = 1;
   std::int32_t local_world_size = 1;
+};
+
+/// Group to worker: who you are and what to prepare.
+struct Setup {
+  Ranks ranks;
   std::int32_t threads = 1;
   std::vector<std::string> environment;  ///< NAME=value to set, NAME to unset
   std::string working_directory;
@@ -88,6 +93,10 @@ struct RunRequest {
   std::uint64_t first_checkpoint = 1;  ///< its id
   std::string checkpoint_folder;       ///< empty: nothing goes to disk
   CheckpointPlace start;
+  Ranks ranks;
+  std::uint8_t joining = 0;  ///< the others are in the middle of the run
+  std::uint8_t retry_user_errors = 0;
+  std::string result_folder;  ///< empty: likewise
 };
 
 /// Worker to group: reports one after the other.
@@ -96,6 +105,9 @@ struct Reports {
   std::uint64_t generation = 0;
   std::vector<std::uint32_t> sizes;
   Blob bytes;
+  std::int64_t origin = 0;   ///< reports made before the checkpoint that the function went on from
+  std::uint8_t resumed = 0;  ///< that one is of an earlier attempt
+  std::int64_t step = -1;    ///< the last one it has made; -1: none
 };
 
 /// Group to worker: so much was consumed.
@@ -117,6 +129,7 @@ struct RankDone {
   std::uint8_t end = 0;
   std::uint8_t code = 0;
   Blob payload;
+  std::uint8_t saw_notice = 0;  ///< of a preemption
 };
 
 struct Call {
@@ -156,6 +169,7 @@ struct CheckpointPart {
   std::string memory;
   Blob written;
   std::string error;
+  std::int32_t rank = 0;  ///< when it was saved
 };
 
 /// Group to worker: what became of a checkpoint.
@@ -169,6 +183,50 @@ struct CheckpointAnswer {
 /// Group to worker, to all at once: form the process group of that epoch.
 struct Form {
   std::uint64_t epoch = 0;
+  Ranks ranks;
+};
+
+/// Worker to group: the function can go on in place when others are lost, or no longer. Group to worker: the same, now
+/// that it is known.
+struct Live {
+  std::uint64_t token = 0;
+  std::uint64_t generation = 0;
+  std::uint8_t live = 0;
+};
+
+/// Worker to group: the function waits for a new group. `saves`: checkpoints it has saved in this attempt.
+struct Held {
+  std::uint64_t token = 0;
+  std::uint64_t generation = 0;
+  std::uint64_t saves = 0;
+  std::string why;
+  std::uint8_t user_error = 0;  ///< its own exception
+  std::int64_t step = -1;       ///< the last one it has made; -1: none
+};
+
+/// Worker to group: the first step since the function began or went on.
+struct Progress {
+  std::uint64_t token = 0;
+  std::uint64_t generation = 0;
+  std::int64_t step = 0;
+};
+
+/// Worker to group: its process got SIGTERM.
+struct Preempted {
+  std::uint64_t token = 0;
+};
+
+/// Group to worker: that rank will be taken away.
+struct PreemptionNotice {
+  std::uint64_t generation = 0;
+  std::int32_t rank = 0;
+  std::int64_t within_ms = 0;
+};
+
+/// Group to worker, when all were held: the function goes on.
+struct Resume {
+  std::uint64_t generation = 0;
+  Ranks ranks;
 };
 
 struct FormDone {
@@ -177,6 +235,19 @@ struct FormDone {
   std::uint8_t failed = 0;
   std::uint8_t code = 0;
   std::string error;
+};
+
+/// Worker to group, its answer to a ping: the worker's control thread lives, and its function stands here
+/// (engine::Standing).
+struct Pong {
+  std::uint64_t token = 0;
+  std::uint64_t generation = 0;  ///< 0: it runs no function
+  std::uint64_t progress = 0;
+  std::int64_t rounds = 0;
+  std::int64_t compute_us = 0;
+  std::uint8_t waits_for = 0;
+  std::string doing;
+  std::int64_t step = -1;
 };
 
 /// Worker to store. `operation` is an engine::StoreOperation.
@@ -214,12 +285,16 @@ auto inspect(Inspector& f, Registration& x) {
                           compat::field("pid", x.pid));
 }
 template <class Inspector>
-auto inspect(Inspector& f, Setup& x) {
-  return compat::describe(f, x, "troupe::wire::Setup", compat::field("world_rank", x.world_rank),
+auto inspect(Inspector& f, Ranks& x) {
+  return compat::describe(f, x, "troupe::wire::Ranks", compat::field("world_rank", x.world_rank),
                           compat::field("local_rank", x.local_rank), compat::field("node_rank", x.node_rank),
                           compat::field("world_size", x.world_size),
-                          compat::field("local_world_size", x.local_world_size), compat::field("threads", x.threads),
-                          compat::field("environment", x.environment),
+                          compat::field("local_world_size", x.local_world_size));
+}
+template <class Inspector>
+auto inspect(Inspector& f, Setup& x) {
+  return compat::describe(f, x, "troupe::wire::Setup", compat::field("ranks", x.ranks),
+                          compat::field("threads", x.threads), compat::field("environment", x.environment),
                           compat::field("working_directory", x.working_directory), compat::field("backend", x.backend),
                           compat::field("backend_options", x.backend_options), compat::field("hook", x.hook),
                           compat::field("object", x.object), compat::field("object_arguments", x.object_arguments));
@@ -237,19 +312,53 @@ auto inspect(Inspector& f, CheckpointPlace& x) {
                           compat::field("folder", x.folder), compat::field("files", x.files));
 }
 template <class Inspector>
+auto inspect(Inspector& f, Live& x) {
+  return compat::describe(f, x, "troupe::wire::Live", compat::field("token", x.token),
+                          compat::field("generation", x.generation), compat::field("live", x.live));
+}
+template <class Inspector>
+auto inspect(Inspector& f, Held& x) {
+  return compat::describe(f, x, "troupe::wire::Held", compat::field("token", x.token),
+                          compat::field("generation", x.generation), compat::field("saves", x.saves),
+                          compat::field("why", x.why), compat::field("user_error", x.user_error),
+                          compat::field("step", x.step));
+}
+template <class Inspector>
+auto inspect(Inspector& f, Progress& x) {
+  return compat::describe(f, x, "troupe::wire::Progress", compat::field("token", x.token),
+                          compat::field("generation", x.generation), compat::field("step", x.step));
+}
+template <class Inspector>
+auto inspect(Inspector& f, Preempted& x) {
+  return compat::describe(f, x, "troupe::wire::Preempted", compat::field("token", x.token));
+}
+template <class Inspector>
+auto inspect(Inspector& f, PreemptionNotice& x) {
+  return compat::describe(f, x, "troupe::wire::PreemptionNotice", compat::field("generation", x.generation),
+                          compat::field("rank", x.rank), compat::field("within_ms", x.within_ms));
+}
+template <class Inspector>
+auto inspect(Inspector& f, Resume& x) {
+  return compat::describe(f, x, "troupe::wire::Resume", compat::field("generation", x.generation),
+                          compat::field("ranks", x.ranks));
+}
+template <class Inspector>
 auto inspect(Inspector& f, RunRequest& x) {
   return compat::describe(
       f, x, "troupe::wire::RunRequest", compat::field("generation", x.generation),
       compat::field("function", x.function), compat::field("config", x.config),
       compat::field("detailed_metrics", x.detailed_metrics), compat::field("window_reports", x.window_reports),
       compat::field("window_bytes", x.window_bytes), compat::field("first_checkpoint", x.first_checkpoint),
-      compat::field("checkpoint_folder", x.checkpoint_folder), compat::field("start", x.start));
+      compat::field("checkpoint_folder", x.checkpoint_folder), compat::field("start", x.start),
+      compat::field("ranks", x.ranks), compat::field("joining", x.joining),
+      compat::field("retry_user_errors", x.retry_user_errors), compat::field("result_folder", x.result_folder));
 }
 template <class Inspector>
 auto inspect(Inspector& f, Reports& x) {
   return compat::describe(f, x, "troupe::wire::Reports", compat::field("token", x.token),
                           compat::field("generation", x.generation), compat::field("sizes", x.sizes),
-                          compat::field("bytes", x.bytes));
+                          compat::field("bytes", x.bytes), compat::field("origin", x.origin),
+                          compat::field("resumed", x.resumed), compat::field("step", x.step));
 }
 template <class Inspector>
 auto inspect(Inspector& f, Credit& x) {
@@ -264,7 +373,8 @@ template <class Inspector>
 auto inspect(Inspector& f, RankDone& x) {
   return compat::describe(f, x, "troupe::wire::RankDone", compat::field("token", x.token),
                           compat::field("generation", x.generation), compat::field("end", x.end),
-                          compat::field("code", x.code), compat::field("payload", x.payload));
+                          compat::field("code", x.code), compat::field("payload", x.payload),
+                          compat::field("saw_notice", x.saw_notice));
 }
 template <class Inspector>
 auto inspect(Inspector& f, Call& x) {
@@ -288,13 +398,21 @@ auto inspect(Inspector& f, Replies& x) {
 
 template <class Inspector>
 auto inspect(Inspector& f, Form& x) {
-  return compat::describe(f, x, "troupe::wire::Form", compat::field("epoch", x.epoch));
+  return compat::describe(f, x, "troupe::wire::Form", compat::field("epoch", x.epoch), compat::field("ranks", x.ranks));
 }
 template <class Inspector>
 auto inspect(Inspector& f, FormDone& x) {
   return compat::describe(f, x, "troupe::wire::FormDone", compat::field("token", x.token),
                           compat::field("epoch", x.epoch), compat::field("failed", x.failed),
                           compat::field("code", x.code), compat::field("error", x.error));
+}
+template <class Inspector>
+auto inspect(Inspector& f, Pong& x) {
+  return compat::describe(f, x, "troupe::wire::Pong", compat::field("token", x.token),
+                          compat::field("generation", x.generation), compat::field("progress", x.progress),
+                          compat::field("rounds", x.rounds), compat::field("compute_us", x.compute_us),
+                          compat::field("waits_for", x.waits_for), compat::field("doing", x.doing),
+                          compat::field("step", x.step));
 }
 template <class Inspector>
 auto inspect(Inspector& f, StoreRequest& x) {
@@ -315,7 +433,7 @@ auto inspect(Inspector& f, CheckpointPart& x) {
       f, x, "troupe::wire::CheckpointPart", compat::field("token", x.token), compat::field("generation", x.generation),
       compat::field("number", x.number), compat::field("parts", x.parts), compat::field("iteration", x.iteration),
       compat::field("metrics", x.metrics), compat::field("bytes", x.bytes), compat::field("memory", x.memory),
-      compat::field("written", x.written), compat::field("error", x.error));
+      compat::field("written", x.written), compat::field("error", x.error), compat::field("rank", x.rank));
 }
 template <class Inspector>
 auto inspect(Inspector& f, CheckpointAnswer& x) {

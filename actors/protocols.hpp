@@ -8,6 +8,7 @@
 #include <future>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include <troupe/call.hpp>
 
 #include "actors/caf_compat.hpp"
+#include "actors/cpu_ledger.hpp"
 #include "actors/messages.hpp"
 #include "actors/node/node.hpp"
 #include "actors/run.hpp"
@@ -37,6 +39,7 @@ struct GroupSpec {
   detail::FunctionId hook;
   detail::FunctionId object;
   std::string object_arguments;
+  std::shared_ptr<CpuAccount> cpus;  ///< of this group
 };
 
 /// What the user's thread may look at while the group lives.
@@ -45,9 +48,20 @@ public:
   struct Row {
     int pid = -1;
     std::string state = "starting";
-    double started_ms = 0;  ///< from launch to ready
+    double started_ms = 0;   ///< from launch to ready
+    double slowdown = 0;     ///< 1.8: its rounds take 1.8 times as long as those of others; 0: nothing was noticed
+    std::int64_t round = 0;  ///< the last one it has reported
+    std::int64_t step = -1;  ///< the last one it has made, if its function goes on in place; -1: none
   };
-  explicit GroupView(int world_size) : rows_(static_cast<std::size_t>(world_size)) {}
+  GroupView(int world_size, int places)
+      : rows_(static_cast<std::size_t>(places)), ran_(rows_.size()), members_(static_cast<std::size_t>(world_size)) {
+    std::iota(members_.begin(), members_.end(), 0);
+  }
+  /// Places of the workers that train, in rank order.
+  void set_members(std::vector<int> members) {
+    std::lock_guard lock(mutex_);
+    members_ = std::move(members);
+  }
   void set(int rank, Row row) {
     std::lock_guard lock(mutex_);
     rows_.at(static_cast<std::size_t>(rank)) = std::move(row);
@@ -56,32 +70,56 @@ public:
     std::lock_guard lock(mutex_);
     rows_.at(static_cast<std::size_t>(rank)).state = state;
   }
+  void set_slowdown(int rank, double ratio) {
+    std::lock_guard lock(mutex_);
+    rows_.at(static_cast<std::size_t>(rank)).slowdown = ratio;
+  }
+  void set_round(int rank, std::int64_t round) {
+    std::lock_guard lock(mutex_);
+    rows_.at(static_cast<std::size_t>(rank)).round = round;
+  }
+  void set_step(int rank, std::int64_t step) {
+    std::lock_guard lock(mutex_);
+    rows_.at(static_cast<std::size_t>(rank)).step = step;
+  }
+  /// In rank order, as everything that is given out here.
   std::vector<Row> rows() const {
     std::lock_guard lock(mutex_);
-    return rows_;
+    return of_members(rows_);
   }
   /// The rank begins an attempt.
   void set_running(int rank) {
     std::lock_guard lock(mutex_);
     auto& row = rows_.at(static_cast<std::size_t>(rank));
     row.state = "running";
+    row.slowdown = 0;
+    row.round = 0;
+    row.step = -1;
     ran_.at(static_cast<std::size_t>(rank)) = row;
   }
   /// The workers of the latest attempt; what became of them since is not told.
   std::vector<Row> ran() const {
     std::lock_guard lock(mutex_);
-    return ran_;
+    return of_members(ran_);
   }
   /// A run begins with the workers that are there.
   std::vector<Row> begin_run() {
     std::lock_guard lock(mutex_);
-    return ran_ = rows_;
+    ran_ = rows_;
+    return of_members(ran_);
   }
 
 private:
+  std::vector<Row> of_members(const std::vector<Row>& rows) const {
+    std::vector<Row> result;
+    for (int place : members_) result.push_back(rows[static_cast<std::size_t>(place)]);
+    return result;
+  }
+
   mutable std::mutex mutex_;
-  std::vector<Row> rows_;
+  std::vector<Row> rows_;  // by place
   std::vector<Row> ran_;
+  std::vector<int> members_;
 };
 
 /// One call on a worker, on its way to it.
@@ -136,6 +174,12 @@ struct Consumed {
   std::uint32_t rounds;
 };
 
+/// To the Trainer, and on to the group: the rank will be taken away.
+struct Preempt {
+  int rank;
+  engine::Duration within;
+};
+
 // Trainer to group.
 struct BeginAttempt {
   std::shared_ptr<detail::Run> run;
@@ -150,6 +194,15 @@ struct StopAttempt {
 struct LeaveGroup {
   engine::Duration patience;
 };
+/// The answer to AskToGoOn.
+struct GoOn {
+  std::uint64_t generation;
+  bool granted;
+};
+/// So many workers from now on; also a command of the user.
+struct Resize {
+  int world_size;
+};
 
 // Group to trainer.
 struct GroupUp {
@@ -160,8 +213,19 @@ struct AttemptOver {
   std::optional<Failure> failure;
   std::vector<Json> results;
 };
-struct RoundsDone {
+/// The attempt has completed a round or, from the checkpoints, one was committed.
+struct Progress {
   std::uint64_t generation;
+  bool is_new;  ///< no earlier attempt had come so far
+};
+/// Ranks were lost, the others wait in the function.
+struct AskToGoOn {
+  std::uint64_t generation;
+  Failure failure;
+};
+/// It has changed by itself, or waits for workers.
+struct GroupDecided {
+  engine::Decision decision;
 };
 struct GroupOver {
   std::vector<int> stuck_ranks;
@@ -170,6 +234,12 @@ struct GroupOver {
 // Trainer to checkpoints, and back.
 struct PrepareAttempt {
   std::uint64_t generation;
+  int attempt;
+};
+/// For the journal.
+struct Decided {
+  std::uint64_t generation;
+  engine::Decision decision;
 };
 struct AttemptPrepared {
   detail::CheckpointSetup setup;
@@ -181,6 +251,12 @@ struct CheckpointsClosed {};
 // Group to checkpoints, and back.
 struct PartSaved {
   std::shared_ptr<detail::SavedPart> part;
+};
+/// No more parts of that rank will come for the saves up to this number.
+struct PartsLost {
+  std::uint64_t generation;
+  int rank;
+  std::uint64_t up_to;
 };
 struct SaveOver {
   detail::SaveResult result;
@@ -228,6 +304,17 @@ CAF_ADD_TYPE_ID(troupe, (troupe::wire::StoreRequest))
 CAF_ADD_TYPE_ID(troupe, (troupe::wire::StoreAnswer))
 CAF_ADD_TYPE_ID(troupe, (troupe::wire::CheckpointPart))
 CAF_ADD_TYPE_ID(troupe, (troupe::wire::CheckpointAnswer))
+CAF_ADD_ATOM(troupe, troupe::atom, abort, "trp-abort")
+CAF_ADD_TYPE_ID(troupe, (troupe::wire::Live))
+CAF_ADD_TYPE_ID(troupe, (troupe::wire::Held))
+CAF_ADD_TYPE_ID(troupe, (troupe::wire::Resume))
+CAF_ADD_TYPE_ID(troupe, (troupe::wire::Pong))
+CAF_ADD_ATOM(troupe, troupe::atom, ping, "trp-ping")
+CAF_ADD_TYPE_ID(troupe, (troupe::wire::Progress))
+CAF_ADD_TYPE_ID(troupe, (troupe::wire::Preempted))
+CAF_ADD_TYPE_ID(troupe, (troupe::wire::PreemptionNotice))
+CAF_ADD_ATOM(troupe, troupe::atom, term, "trp-term")
+CAF_ADD_ATOM(troupe, troupe::atom, room, "trp-room")
 #if !TROUPE_CAF_LEGACY
 CAF_ADD_TYPE_ID(troupe, (troupe::local::StartGroup))
 CAF_ADD_TYPE_ID(troupe, (troupe::local::BeginRun))
@@ -239,7 +326,7 @@ CAF_ADD_TYPE_ID(troupe, (troupe::local::StopAttempt))
 CAF_ADD_TYPE_ID(troupe, (troupe::local::LeaveGroup))
 CAF_ADD_TYPE_ID(troupe, (troupe::local::GroupUp))
 CAF_ADD_TYPE_ID(troupe, (troupe::local::AttemptOver))
-CAF_ADD_TYPE_ID(troupe, (troupe::local::RoundsDone))
+CAF_ADD_TYPE_ID(troupe, (troupe::local::Progress))
 CAF_ADD_TYPE_ID(troupe, (troupe::local::GroupOver))
 CAF_ADD_TYPE_ID(troupe, (troupe::local::PrepareAttempt))
 CAF_ADD_TYPE_ID(troupe, (troupe::local::AttemptPrepared))
@@ -250,6 +337,13 @@ CAF_ADD_TYPE_ID(troupe, (troupe::local::SaveOver))
 CAF_ADD_TYPE_ID(troupe, (troupe::local::ProcessNews))
 CAF_ADD_TYPE_ID(troupe, (troupe::local::Drained))
 CAF_ADD_TYPE_ID(troupe, (troupe::local::ReapCheck))
+CAF_ADD_TYPE_ID(troupe, (troupe::local::Decided))
+CAF_ADD_TYPE_ID(troupe, (troupe::local::Preempt))
+CAF_ADD_TYPE_ID(troupe, (troupe::local::AskToGoOn))
+CAF_ADD_TYPE_ID(troupe, (troupe::local::GoOn))
+CAF_ADD_TYPE_ID(troupe, (troupe::local::Resize))
+CAF_ADD_TYPE_ID(troupe, (troupe::local::PartsLost))
+CAF_ADD_TYPE_ID(troupe, (troupe::local::GroupDecided))
 #endif
 CAF_END_TYPE_ID_BLOCK(troupe)
 // NOLINTEND(readability-identifier-naming)
@@ -265,7 +359,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::StopAttempt)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::LeaveGroup)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::GroupUp)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::AttemptOver)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::RoundsDone)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::Progress)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::GroupOver)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::PrepareAttempt)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::AttemptPrepared)
@@ -276,6 +370,13 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::SaveOver)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::ProcessNews)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::Drained)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::ReapCheck)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::Decided)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::Preempt)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::AskToGoOn)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::GoOn)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::Resize)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::PartsLost)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::GroupDecided)
 
 namespace troupe {
 
@@ -295,12 +396,24 @@ using WorkerActor = caf::typed_actor<
     compat::on<wire::Credit>::no_reply,
     // What became of a checkpoint.
     compat::on<wire::CheckpointAnswer>::no_reply,
-    // Stops the run of that generation (0: forming), and ends pending collectives.
+    // Stops the run of that generation, and ends pending collectives.
     compat::on<wire::Halt>::no_reply,
+    // Ends pending collectives; a forming that fails by it is told, a function may wait for a new group (Held).
+    compat::on<atom::abort>::no_reply,
+    // The group knows that the function can go on in place.
+    compat::on<wire::Live>::no_reply,
+    // Lets a function that is held go on.
+    compat::on<wire::Resume>::no_reply,
+    // A worker will be taken away: train::preemption_notice().
+    compat::on<wire::PreemptionNotice>::no_reply,
+    // From its own process: SIGTERM. Tells the group (Preempted) while a function runs, ends the process otherwise.
+    compat::on<atom::term>::no_reply,
     // Calls on the object; Replies follow in order.
     compat::on<wire::Calls>::no_reply,
     // Stops everything, takes the backend down, ends.
     compat::on<atom::leave>::no_reply,
+    // Answers Pong.
+    compat::on<atom::ping>::no_reply,
     // From its own threads: there is something to send.
     compat::on<atom::wake>::no_reply>;
 
@@ -320,12 +433,26 @@ using WorkerGroupActor = caf::typed_actor<
     compat::on<wire::CheckpointPart>::no_reply,
     // The function ended on one rank.
     compat::on<wire::RankDone>::no_reply,
+    // The function can go on in place (sent back); it has made a step; it waits for a new group.
+    compat::on<wire::Live>::no_reply, compat::on<wire::Progress>::no_reply, compat::on<wire::Held>::no_reply,
+    // Its process got SIGTERM.
+    compat::on<wire::Preempted>::no_reply,
     // Answers to calls.
     compat::on<wire::Replies>::no_reply,
+    // A worker's control thread lives, and its function stands here.
+    compat::on<wire::Pong>::no_reply,
     // Runs the function on all ranks, once all are up; one AttemptOver follows.
     compat::on<local::BeginAttempt>::no_reply,
     // Ends the attempt.
     compat::on<local::StopAttempt>::no_reply,
+    // The answer to AskToGoOn.
+    compat::on<local::GoOn>::no_reply,
+    // More or fewer workers.
+    compat::on<local::Resize>::no_reply,
+    // Another group has given cores back.
+    compat::on<atom::room>::no_reply,
+    // A rank will be taken away.
+    compat::on<local::Preempt>::no_reply,
     // Ends all workers and then itself; one GroupOver follows.
     compat::on<local::LeaveGroup>::no_reply,
     // Credit from the consumer.
@@ -352,10 +479,15 @@ using StoreActor = caf::typed_actor<
 
 /// The CHECKPOINTS of one run: commits what the ranks saved, on a thread of its own.
 using CheckpointsActor = caf::typed_actor<
-    // Drops what earlier attempts have not completed; answers AttemptPrepared to the TRAINER.
+    // Writes the generation to the journal, drops what earlier attempts have not completed; answers AttemptPrepared to
+    // the TRAINER.
     compat::on<local::PrepareAttempt>::no_reply,
+    // Writes it to the journal.
+    compat::on<local::Decided>::no_reply,
     // A rank's part; one SaveOver to the group when the checkpoint is complete.
     compat::on<local::PartSaved>::no_reply,
+    // A rank's parts that will not come.
+    compat::on<local::PartsLost>::no_reply,
     // Ends it; CheckpointsClosed to the TRAINER when everything is done.
     compat::on<local::CloseCheckpoints>::no_reply>;
 
@@ -369,11 +501,16 @@ using TrainerActor = caf::typed_actor<
     compat::on<local::StopRun>::no_reply,
     // Credit on its way to the group.
     compat::on<local::Consumed>::no_reply,
+    // More or fewer workers.
+    compat::on<local::Resize>::no_reply,
+    // A rank will be taken away.
+    compat::on<local::Preempt>::no_reply,
     // Ends the group and then itself.
     compat::on<local::ShutDown>::no_reply,
     // News of the group.
     compat::on<local::GroupUp>::no_reply, compat::on<local::AttemptOver>::no_reply,
-    compat::on<local::RoundsDone>::no_reply, compat::on<local::GroupOver>::no_reply,
+    compat::on<local::Progress>::no_reply, compat::on<local::AskToGoOn>::no_reply,
+    compat::on<local::GroupDecided>::no_reply, compat::on<local::GroupOver>::no_reply,
     // News of the checkpoints.
     compat::on<local::AttemptPrepared>::no_reply, compat::on<local::CheckpointsClosed>::no_reply,
     // Wakes the group for calls.
@@ -386,7 +523,8 @@ using TrainerActor = caf::typed_actor<
 WorkerActor spawn_worker(caf::actor_system& system, WorkerGroupActor group, std::uint64_t token, int descriptors);
 StoreActor spawn_store(caf::actor_system& system);
 CheckpointsActor spawn_checkpoints(caf::actor_system& system, TrainerActor trainer, WorkerGroupActor group,
-                                   std::shared_ptr<detail::CheckpointKeeper> keeper);
+                                   std::shared_ptr<detail::CheckpointKeeper> keeper,
+                                   std::shared_ptr<detail::RunJournal> journal);
 WorkerGroupActor spawn_worker_group(caf::actor_system& system, TrainerActor trainer,
                                     std::shared_ptr<const local::GroupSpec> spec,
                                     std::shared_ptr<local::GroupView> view, std::shared_ptr<local::CallQueue> calls);

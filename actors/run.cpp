@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "actors/run.hpp"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -22,12 +23,23 @@ std::shared_ptr<RunControl> Run::control() const {
   return control_;
 }
 
-void Run::add_rounds(std::vector<Round> rounds) {
+Run::Added Run::add_rounds(std::vector<Round> rounds, bool resumed) {
+  Added added;
   {
     std::lock_guard lock(mutex_);
-    rounds_.insert(rounds_.end(), std::make_move_iterator(rounds.begin()), std::make_move_iterator(rounds.end()));
+    auto first = rounds.begin();
+    if (resumed)
+      first = std::find_if(first, rounds.end(), [this](const Round& round) { return round.number > shown_; });
+    added.dropped = static_cast<std::size_t>(first - rounds.begin());
+    if (first == rounds.end()) return added;
+    shown_ = rounds.back().number;
+    view->round = shown_;
+    added.is_new = shown_ > furthest_;
+    furthest_ = std::max(furthest_, shown_);
+    rounds_.insert(rounds_.end(), std::make_move_iterator(first), std::make_move_iterator(rounds.end()));
   }
   changed_.notify_all();
+  return added;
 }
 
 void Run::finish(RunResult result) {

@@ -24,6 +24,7 @@
 namespace troupe::detail {
 
 class CheckpointKeeper;
+class RunJournal;
 
 /// One report of every rank, in MessagePack.
 struct Round {
@@ -60,10 +61,35 @@ struct RunSpec {
   bool detailed_metrics = false;
   std::filesystem::path directory;
   std::shared_ptr<CheckpointKeeper> keeper;
+  std::shared_ptr<RunJournal> journal;
   /// An iterator that is dropped waits this long for the end.
   std::chrono::milliseconds patience = std::chrono::seconds(30);
   /// Called once, by the consumer, after the end.
   std::function<void(const RunResult&)> on_end = [](const RunResult&) {};
+};
+
+/// Where a run stands; anybody may look, also after its end.
+class RunView {
+public:
+  struct State {
+    const char* name = "running";
+    int attempt = 0;
+    std::uint64_t generation = 0;
+    engine::RestartCounts restarts;
+  };
+  void set(State state) {
+    std::lock_guard lock(mutex_);
+    state_ = state;
+  }
+  State state() const {
+    std::lock_guard lock(mutex_);
+    return state_;
+  }
+  std::atomic<std::int64_t> round{0};  ///< the last one that is complete
+
+private:
+  mutable std::mutex mutex_;
+  State state_;
 };
 
 class Run {
@@ -71,12 +97,19 @@ public:
   explicit Run(RunSpec run_spec) : spec(std::move(run_spec)) {}
 
   const RunSpec spec;
+  const std::shared_ptr<RunView> view = std::make_shared<RunView>();
 
   // ---- for who carries it out
   void attach(std::shared_ptr<RunControl> control);
   /// The control takes stops from now on; gives the one that came before.
   std::optional<StopRequest> begin();
-  void add_rounds(std::vector<Round> rounds);
+  /// Consecutive rounds of an attempt. One that `resumed` from a checkpoint comes again to rounds that the consumer has
+  /// seen: those are dropped.
+  struct Added {
+    std::size_t dropped = 0;  ///< so many from the front
+    bool is_new = false;      ///< no attempt has come so far before
+  };
+  Added add_rounds(std::vector<Round> rounds, bool resumed = false);
   /// Once. Drops the control, so that no actor handle outlives its system here.
   void finish(RunResult result);
 
@@ -105,6 +138,8 @@ private:
   std::condition_variable changed_;
   std::shared_ptr<RunControl> control_;
   std::deque<Round> rounds_;
+  std::int64_t shown_ = 0;     // the number of the last round that was added
+  std::int64_t furthest_ = 0;  // the highest of all attempts
   std::optional<RunResult> result_;
   bool concluded_ = false;
   bool begun_ = false;

@@ -9,6 +9,7 @@
 #include <troupe/error.hpp>
 
 #include "actors/protocols.hpp"
+#include "actors/termination_signal.hpp"
 #include "runtime/base/log.hpp"
 
 namespace troupe {
@@ -69,6 +70,7 @@ void worker_process_main(const node::WorkerStart& start) {
   }
   auto worker = spawn_worker(local.system, caf::actor_cast<WorkerGroupActor>(group), start.token, start.descriptors);
   group = nullptr;
+  TerminationSignal::watch([worker] { compat::post(worker, atom::term_v); });
   caf::scoped_actor self{local.system};
   self->wait_for(worker);
   // Not through the destructors: the driver waits for this process, and the kernel tidies up faster.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Trainer actor: carries out what the RunMachine decides, and supervises the WorkerGroup.
-#include <atomic>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "actors/protocols.hpp"
+#include "actors/run_journal.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/engine/run_machine.hpp"
 
@@ -15,16 +15,6 @@ namespace {
 using engine::Clock;
 using engine::Failure;
 using engine::FailureKind;
-
-/// One number an attempt, never used twice in this process.
-std::uint64_t next_generation() {
-  static std::atomic<std::uint64_t> next{1};
-  return next++;
-}
-
-std::string in_words(engine::Duration delay) {
-  return delay.count() == 0 ? "at once" : fmt::format("in {} ms", delay.count());
-}
 
 class TrainerState {
 public:
@@ -47,12 +37,22 @@ public:
         [this](const local::Consumed& consumed) {
           if (group_) compat::tell(self_, group_, consumed);
         },
+        [this](const local::Resize& resize) {
+          if (group_) compat::tell(self_, group_, resize);
+        },
+        [this](const local::Preempt& preempt) {
+          if (group_) compat::tell(self_, group_, preempt);
+        },
+        [this](const local::AskToGoOn& ask) { ask_to_go_on(ask); },
         [this](const local::ShutDown& down) { shut_down(down); },
         [this](const local::GroupUp& up) { group_up(up); },
         [this](const local::AttemptOver& over) { attempt_over(over); },
-        [this](const local::RoundsDone& rounds) {
-          if (machine_ && rounds.generation == generation_) machine_->progress();
+        [this](const local::Progress& progress) {
+          if (!machine_ || progress.generation != generation_) return;
+          machine_->worked();
+          if (progress.is_new) machine_->progress();
         },
+        [this](const local::GroupDecided& decided) { group_decided(decided.decision); },
         [this](const local::GroupOver& over) { finish(over.stuck_ranks); },
         [this](const local::AttemptPrepared& prepared) { attempt_prepared(prepared); },
         [this](const local::CheckpointsClosed&) { finish_run(); },
@@ -85,45 +85,77 @@ private:
 
   void begin_run(const std::shared_ptr<detail::Run>& run) {
     if (!group_) return run->finish(failed("the workers are gone", ErrorCode::invalid_state));
-    engine::RetryLimits limits;
-    limits.max_retries = spec_->settings.max_retries;
-    limits.retry_user_errors = spec_->settings.retry_user_errors;
     run_ = run;
-    checkpoints_ = spawn_checkpoints(self_->system(), TrainerActor(self_), group_, run->spec.keeper);
+    checkpoints_ = spawn_checkpoints(self_->system(), TrainerActor(self_), group_, run->spec.keeper, run->spec.journal);
     compat::watch(self_, checkpoints_);
-    machine_ = std::make_unique<engine::RunMachine>(limits);
-    perform(machine_->begin());
+    machine_ = std::make_unique<engine::RunMachine>(engine::retry_limits(spec_->settings));
+    const auto& before = run->spec.journal->history();
+    machine_->go_on_after(before.attempts, before.decisions, before.before_progress);
+    decisions_told_ = machine_->decisions().size();
+    perform(machine_->begin(Clock::now()));
     if (auto early = run->begin()) perform(machine_->stop(early->reason, std::move(early->failure)));
   }
 
   void attempt_over(const local::AttemptOver& over) {
     if (!run_ || over.generation != generation_) return;
     results_ = over.results;
-    const int attempt = machine_->attempt();
     auto actions = machine_->attempt_ended(over.failure, Clock::now());
-    if (over.failure && !machine_->finished())
-      log_warning("attempt {} failed: rank {} {}; {} {}", attempt, over.failure->rank, over.failure->text,
-                  machine_->last_decision().reason, in_words(machine_->last_decision().delay));
+    tell_decisions();
     perform(std::move(actions));
+  }
+
+  void ask_to_go_on(const local::AskToGoOn& ask) {
+    if (!run_ || ask.generation != generation_) return;
+    auto actions = machine_->damaged(ask.failure, Clock::now());
+    tell_decisions();
+    perform(std::move(actions));
+  }
+
+  /// Outside a run it is told all the same.
+  void group_decided(const engine::Decision& decision) {
+    if (!run_ || machine_->finished()) return log_warning("{}", to_string(decision));
+    machine_->note(decision);
+    tell_decisions();
+  }
+
+  /// Each in one line, and to the journal.
+  void tell_decisions() {
+    for (; decisions_told_ < machine_->decisions().size(); ++decisions_told_) {
+      const auto& decision = machine_->decisions()[decisions_told_];
+      log_warning("{}", to_string(decision));
+      compat::tell(self_, checkpoints_, local::Decided{generation_, decision});
+    }
+  }
+
+  void show(const char* state) {
+    if (run_) run_->view->set({state, machine_->attempt(), generation_, machine_->restarts()});
   }
 
   void perform(engine::RunActions actions) {
     for (auto& action : actions) std::visit([this](auto& one) { act(one); }, action);
+    if (actions.empty() && machine_ && machine_->deadline()) show("waiting");
     if (machine_ && machine_->deadline())
       compat::remind(self_, std::max<Clock::duration>(*machine_->deadline() - Clock::now(), Clock::duration::zero()),
                      atom::tick_v);
   }
 
   void act(const engine::BeginAttempt&) {
-    generation_ = next_generation();
+    generation_ = run_->spec.journal->next_generation();
     begun_ = false;
     stop_.reset();
-    compat::tell(self_, checkpoints_, local::PrepareAttempt{generation_});
+    show("running");
+    compat::tell(self_, checkpoints_, local::PrepareAttempt{generation_, machine_->attempt()});
   }
   void act(const engine::StopAttempt& action) {
     stop_ = local::StopAttempt{action.at_once};
+    show("stopping");
     if (begun_) compat::tell(self_, group_, *stop_);
   }
+  void act(const engine::GoOn&) {
+    show("running");
+    compat::tell(self_, group_, local::GoOn{generation_, true});
+  }
+  void act(const engine::FailAttempt&) { compat::tell(self_, group_, local::GoOn{generation_, false}); }
   void act(engine::FinishRun& action) {
     outcome_ = std::move(action.outcome);
     compat::tell(self_, checkpoints_, local::CloseCheckpoints{});
@@ -151,6 +183,8 @@ private:
     if (auto checkpoints = std::exchange(checkpoints_, nullptr))
       compat::tell(self_, checkpoints, local::CloseCheckpoints{});
     if (outcome_) return finish_run();
+    machine_.reset();  // it may have been about to begin an attempt
+    if (group_ && run_) compat::tell(self_, group_, local::StopAttempt{true});
     if (auto run = std::exchange(run_, nullptr)) run->finish(failed(why, code));
   }
 
@@ -201,6 +235,7 @@ private:
   // The current run.
   std::shared_ptr<detail::Run> run_;
   std::unique_ptr<engine::RunMachine> machine_;
+  std::size_t decisions_told_ = 0;
   CheckpointsActor checkpoints_;
   std::uint64_t generation_ = 0;
   bool begun_ = false;                      // the group was told of the attempt

@@ -42,6 +42,12 @@ void apply_environment(const std::vector<std::string>& entries) {
   }
 }
 
+std::vector<std::string> rank_environment(const detail::RankInfo& ranks) {
+  return {fmt::format("RANK={}", ranks.world_rank), fmt::format("LOCAL_RANK={}", ranks.local_rank),
+          fmt::format("NODE_RANK={}", ranks.node_rank), fmt::format("WORLD_SIZE={}", ranks.world_size),
+          fmt::format("LOCAL_WORLD_SIZE={}", ranks.local_world_size)};
+}
+
 }  // namespace
 
 UserOutcome run_user_code(const std::function<std::string()>& body) {
@@ -101,6 +107,7 @@ void UserCode::set_up(UserSetup setup) {
     if (!setup_.working_directory.empty()) std::filesystem::current_path(setup_.working_directory, ignored);
   }
   idle_session_ = std::make_shared<detail::Session>(setup_.ranks);
+  take_place(setup_.ranks);
   bind(idle_session_);
   if (!setup_.hook.build.empty()) {
     auto hook = reinterpret_cast<detail::TrainEntry>(detail::resolve(setup_.hook, detail::EntryKind::train));
@@ -109,9 +116,17 @@ void UserCode::set_up(UserSetup setup) {
   if (setup_.backend.empty()) make_object();
 }
 
-void UserCode::form(std::uint64_t epoch, std::shared_ptr<Store> store,
+/// This rank's number and the size of the world may change between two groups.
+void UserCode::take_place(const detail::RankInfo& ranks) {
+  setup_.ranks = ranks;
+  idle_session_->set_ranks(ranks);
+  if (setup_.own_process) apply_environment(rank_environment(ranks));
+}
+
+void UserCode::form(std::uint64_t epoch, const detail::RankInfo& place, std::shared_ptr<Store> store,
                     std::shared_ptr<DescriptorExchange> descriptors) {
   leave_group();
+  take_place(place);
   std::shared_ptr<Backend> backend = make_backend(setup_.backend, detail::unpack(setup_.backend_options));
   {
     std::lock_guard lock(backend_mutex_);
@@ -123,13 +138,18 @@ void UserCode::form(std::uint64_t epoch, std::shared_ptr<Store> store,
   if (!object_) make_object();
 }
 
+std::shared_ptr<Backend> UserCode::backend() {
+  std::lock_guard lock(backend_mutex_);
+  return backend_;
+}
+
 void UserCode::abort() {
-  std::shared_ptr<Backend> backend;
-  {
-    std::lock_guard lock(backend_mutex_);
-    backend = backend_;
-  }
-  if (backend) backend->on_abort();
+  if (const auto formed = backend()) formed->on_abort();
+}
+
+bool UserCode::has_lost_peers() {
+  const auto formed = backend();
+  return formed && formed->has_lost_peers();
 }
 
 void UserCode::leave_group() {
@@ -157,10 +177,19 @@ std::string UserCode::run(const std::shared_ptr<detail::Session>& session, const
       code.bind(code.idle_session_);
     }
   } rebind{*this, *session};
+  take_place(session->ranks());
   session->share_data(*idle_session_);
+  session->drop_returned();  // the driver has taken it
   bind(session);
   auto entry = reinterpret_cast<detail::TrainEntry>(detail::resolve(function, detail::EntryKind::train));
-  return detail::pack(entry(Config(detail::unpack(config))));
+  try {
+    return detail::pack(entry(Config(detail::unpack(config))));
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    if (has_lost_peers()) throw GroupLost(error.what());
+    throw;
+  }
 }
 
 std::string UserCode::call(const detail::FunctionId& function, std::string_view arguments) {

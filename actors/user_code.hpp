@@ -44,16 +44,33 @@ public:
   struct End {
     std::uint64_t generation = 0;
     UserOutcome outcome;
+    bool saw_notice = false;  ///< of a preemption
   };
   struct Form {
     std::uint64_t epoch = 0;
     UserOutcome outcome;
+  };
+  struct Live {
+    std::uint64_t generation = 0;
+    bool live = false;
+  };
+  struct Held {
+    std::uint64_t generation = 0;
+    std::uint64_t saves = 0;
+    detail::GroupEnd end;
+  };
+  struct Progress {
+    std::uint64_t generation = 0;
+    std::int64_t step = 0;
   };
   struct Contents {
     std::optional<UserOutcome> setup;
     std::optional<Form> form;
     std::vector<Reply> replies;
     std::vector<detail::SavedPart> parts;
+    std::optional<Live> live;
+    std::optional<Progress> progress;
+    std::optional<Held> held;
     std::optional<End> end;
     bool left = false;
   };
@@ -91,7 +108,8 @@ public:
   /// Environment and hook; the object too, if there is no group to form first.
   void set_up(UserSetup setup);
   /// Forms the group together with all other ranks (on_start), after leaving the one before.
-  void form(std::uint64_t epoch, std::shared_ptr<Store> store, std::shared_ptr<DescriptorExchange> descriptors);
+  void form(std::uint64_t epoch, const detail::RankInfo& ranks, std::shared_ptr<Store> store,
+            std::shared_ptr<DescriptorExchange> descriptors);
   /// From any thread: ends waits for other ranks.
   void abort();
   std::string run(const std::shared_ptr<detail::Session>& session, const detail::FunctionId& function,
@@ -100,10 +118,13 @@ public:
   void tear_down() noexcept;
 
 private:
+  void take_place(const detail::RankInfo& ranks);
   void bind(std::shared_ptr<detail::Session> session);
   void make_object();
   void drop_object();
   void leave_group();
+  std::shared_ptr<Backend> backend();
+  bool has_lost_peers();
 
   UserSetup setup_;
   std::shared_ptr<detail::Session> idle_session_;

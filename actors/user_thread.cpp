@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "actors/user_thread.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace troupe {
@@ -21,12 +22,37 @@ UserThread::~UserThread() {
     thread_.detach();
 }
 
-void UserThread::post(std::function<void()> task) {
+void UserThread::post(std::function<void()> task, When when) {
   {
     std::lock_guard lock(queue_->mutex);
-    queue_->tasks.push_back(std::move(task));
+    queue_->tasks.push_back({std::move(task), when});
   }
-  queue_->changed.notify_one();
+  queue_->changed.notify_all();
+}
+
+void UserThread::Server::serve(const std::function<bool()>& done) const {
+  auto& tasks = queue_->tasks;
+  const auto next = [&] {
+    return std::find_if(tasks.begin(), tasks.end(), [](const Task& one) { return one.when == When::even_inside; });
+  };
+  std::unique_lock lock(queue_->mutex);
+  for (;;) {
+    queue_->changed.wait(lock, [&] { return done() || next() != tasks.end(); });
+    if (done()) return;
+    auto task = std::move(next()->action);
+    tasks.erase(next());
+    lock.unlock();
+    task();
+    task = nullptr;
+    lock.lock();
+  }
+}
+
+void UserThread::Server::poke() const {
+  {
+    std::lock_guard lock(queue_->mutex);
+  }  // whoever looks right now will be waiting when it is notified
+  queue_->changed.notify_all();
 }
 
 void UserThread::work(const std::shared_ptr<Queue>& queue) {
@@ -34,7 +60,7 @@ void UserThread::work(const std::shared_ptr<Queue>& queue) {
   for (;;) {
     queue->changed.wait(lock, [&] { return queue->ending || !queue->tasks.empty(); });
     if (queue->tasks.empty()) return;
-    auto task = std::move(queue->tasks.front());
+    auto task = std::move(queue->tasks.front().action);
     queue->tasks.pop_front();
     queue->busy = true;
     lock.unlock();

@@ -21,16 +21,40 @@ public:
   UserThread(const UserThread&) = delete;
   UserThread& operator=(const UserThread&) = delete;
 
-  void post(std::function<void()> task);
+  enum class When {
+    after_others,  ///< when the tasks before it have ended
+    even_inside,   ///< also while a task waits in serve()
+  };
+  void post(std::function<void()> task, When when = When::after_others);
 
 private:
+  struct Task {
+    std::function<void()> action;
+    When when;
+  };
   struct Queue {
     std::mutex mutex;
     std::condition_variable changed;
-    std::deque<std::function<void()>> tasks;
+    std::deque<Task> tasks;
     bool busy = false;
     bool ending = false;
   };
+
+public:
+  /// Lets a task that waits do tasks behind it that were posted for that.
+  class Server {
+  public:
+    explicit Server(std::shared_ptr<Queue> queue) : queue_(std::move(queue)) {}
+    /// Called by a task: does such tasks until `done`, which is asked again after each of them and after poke().
+    void serve(const std::function<bool()>& done) const;
+    void poke() const;
+
+  private:
+    std::shared_ptr<Queue> queue_;
+  };
+  Server server() const { return Server(queue_); }
+
+private:
   static void work(const std::shared_ptr<Queue>& queue);
 
   std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();

@@ -8,6 +8,8 @@
 #include "actors/blob.hpp"
 #include "actors/descriptor_exchange.hpp"
 #include "actors/protocols.hpp"
+#include "actors/rejoin.hpp"
+#include "actors/termination_signal.hpp"
 #include "actors/user_code.hpp"
 #include "actors/user_thread.hpp"
 #include "actors/worker_store.hpp"
@@ -36,6 +38,10 @@ private:
   std::mutex mutex_;
   WorkerActor worker_;
 };
+
+detail::RankInfo info_of(const wire::Ranks& ranks) {
+  return {ranks.world_rank, ranks.local_rank, ranks.node_rank, ranks.world_size, ranks.local_world_size};
+}
 
 class WorkerState {
 public:
@@ -72,7 +78,7 @@ public:
           store_actor_ = caf::actor_cast<StoreActor>(store);
           set_up(setup);
         },
-        [this](const wire::Form& form) { begin_form(form.epoch); },
+        [this](const wire::Form& form) { begin_form(form); },
         [this](const wire::StoreAnswer& answer) { store_->answer(answer); },
         [this](const wire::RunRequest& request) { begin_run(request); },
         [this](const wire::Credit& credit) {
@@ -83,8 +89,30 @@ public:
           if (session_ && halt.generation == generation_) session_->stop();
           leave_collectives();
         },
+        [this](atom::abort) {
+          if (session_) session_->want_rejoin();
+          leave_collectives();
+        },
+        [this](const wire::Live& live) {
+          if (rejoining_ && live.generation == generation_) rejoining_->live_is_known(live.live != 0);
+        },
+        [this](const wire::Resume& resume) {
+          if (!rejoining_ || resume.generation != generation_) return;
+          session_->want_rejoin(false);  // here, not where it is waited for: an abort may follow at once
+          rejoining_->resume(info_of(resume.ranks));
+        },
+        [this](const wire::PreemptionNotice& notice) {
+          if (session_ && notice.generation == generation_)
+            session_->notify_preemption(
+                {notice.rank, std::chrono::steady_clock::now() + std::chrono::milliseconds(notice.within_ms)});
+        },
+        [this](atom::term) {
+          if (!session_) return TerminationSignal::take_default();  // nothing to save
+          compat::tell(self_, group_, wire::Preempted{token_});
+        },
         [this](const wire::Calls& calls) { begin_calls(calls); },
         [this](atom::leave) { leave(); },
+        [this](atom::ping) { answer_ping(); },
         [this](atom::wake) { send_what_is_there(); },
     };
   }
@@ -100,18 +128,16 @@ private:
   }
 
   void set_up(const wire::Setup& message) {
-    UserSetup setup{
-        {message.world_rank, message.local_rank, message.node_rank, message.world_size, message.local_world_size},
-        message.threads,
-        own_process_,
-        message.environment,
-        message.working_directory,
-        message.backend,
-        message.backend_options,
-        message.hook,
-        message.object,
-        inbox_.take(message.object_arguments)};
-    ranks_ = setup.ranks;
+    UserSetup setup{info_of(message.ranks),
+                    message.threads,
+                    own_process_,
+                    message.environment,
+                    message.working_directory,
+                    message.backend,
+                    message.backend_options,
+                    message.hook,
+                    message.object,
+                    inbox_.take(message.object_arguments)};
     thread_.post([setup = std::move(setup), code = code_, outbox = outbox_] {
       auto outcome = run_user_code([&] { return code->set_up(setup), std::string(); });
       outbox->put([&](Outbox::Contents& contents) { contents.setup = std::move(outcome); });
@@ -124,31 +150,40 @@ private:
     code_->abort();
   }
 
-  void begin_form(std::uint64_t epoch) {
+  void begin_form(const wire::Form& form) {
     store_->reset();
-    if (!own_process_) descriptors_ = ThreadDescriptors::of(group_.id(), ranks_.world_rank);
-    thread_.post([epoch, code = code_, store = store_, descriptors = descriptors_, outbox = outbox_] {
-      auto outcome = run_user_code([&] { return code->form(epoch, store, descriptors), std::string(); });
-      outbox->put([&](Outbox::Contents& contents) { contents.form = Outbox::Form{epoch, std::move(outcome)}; });
-    });
+    if (!own_process_) descriptors_ = ThreadDescriptors::of(group_.id(), form.ranks.world_rank);
+    // A function that goes on in place forms the group while it waits.
+    thread_.post(
+        [epoch = form.epoch, ranks = info_of(form.ranks), code = code_, store = store_, descriptors = descriptors_,
+         outbox = outbox_] {
+          auto outcome = run_user_code([&] { return code->form(epoch, ranks, store, descriptors), std::string(); });
+          outbox->put([&](Outbox::Contents& contents) { contents.form = Outbox::Form{epoch, std::move(outcome)}; });
+        },
+        UserThread::When::even_inside);
   }
 
   void begin_run(const wire::RunRequest& request) {
     generation_ = request.generation;
     channel_ = std::make_shared<detail::ReportChannel>(
         detail::ReportWindow{request.window_reports, request.window_bytes}, [gate = gate_] { gate->wake(); });
-    session_ = std::make_shared<detail::Session>(ranks_, channel_, request.detailed_metrics != 0);
+    const auto ranks = info_of(request.ranks);
+    session_ = std::make_shared<detail::Session>(ranks, channel_, request.detailed_metrics != 0);
+    rejoining_ = std::make_shared<WorkerRejoining>(generation_, outbox_, thread_.server());
+    session_->allow_rejoin(rejoining_, request.joining != 0, request.retry_user_errors != 0);
     session_->keep_checkpoints(std::make_shared<detail::CheckpointClient>(
-        ranks_.world_rank, ranks_.world_size,
+        ranks.world_rank, ranks.world_size,
         detail::CheckpointSetup{request.generation, request.first_checkpoint, request.checkpoint_folder,
-                                take_source(request.start)},
+                                take_source(request.start), request.result_folder},
         [outbox = outbox_](detail::SavedPart part) {
           outbox->put([&](Outbox::Contents& contents) { contents.parts.push_back(std::move(part)); });
         }));
     thread_.post([function = request.function, config = inbox_.take(request.config), generation = request.generation,
                   session = session_, code = code_, outbox = outbox_] {
       auto outcome = run_user_code([&] { return code->run(session, function, config); });
-      outbox->put([&](Outbox::Contents& contents) { contents.end = Outbox::End{generation, std::move(outcome)}; });
+      outbox->put([&](Outbox::Contents& contents) {
+        contents.end = Outbox::End{generation, std::move(outcome), session->saw_preemption()};
+      });
     });
   }
 
@@ -172,7 +207,27 @@ private:
       });
   }
 
+  void answer_ping() {
+    wire::Pong pong;
+    pong.token = token_;
+    if (session_) {
+      const auto& progress = session_->progress();
+      const auto* doing = progress.doing();
+      pong.generation = generation_;
+      pong.progress = progress.count();
+      pong.rounds = session_->counters().reports;
+      pong.step = session_->last_step();
+      pong.compute_us = std::chrono::duration_cast<std::chrono::microseconds>(session_->computed()).count();
+      if (doing) {
+        pong.waits_for = static_cast<std::uint8_t>(doing->waits_for);
+        pong.doing = doing->name;
+      }
+    }
+    compat::tell(self_, group_, std::move(pong));
+  }
+
   void leave() {
+    if (own_process_) TerminationSignal::restore();  // the driver's own SIGTERM, when its patience ends
     if (session_) session_->stop();
     leave_collectives();
     thread_.post([code = code_, outbox = outbox_] {
@@ -194,9 +249,17 @@ private:
           self_, group_,
           wire::FormDone{token_, contents.form->epoch, contents.form->outcome.failed || contents.form->outcome.stopped,
                          static_cast<std::uint8_t>(contents.form->outcome.code), contents.form->outcome.payload});
+    // Before what lets other ranks go on: if one dies then, the group knows what this one has done.
+    if (contents.live) compat::tell(self_, group_, wire::Live{token_, contents.live->generation, contents.live->live});
+    if (contents.progress)
+      compat::tell(self_, group_, wire::Progress{token_, contents.progress->generation, contents.progress->step});
     for (auto& request : store_->take_requests()) compat::tell(self_, store_actor_, std::move(request));
     send_replies(std::move(contents.replies));
     for (auto& part : contents.parts) send_part(std::move(part));
+    if (contents.held)
+      compat::tell(self_, group_,
+                   wire::Held{token_, contents.held->generation, contents.held->saves, contents.held->end.text,
+                              contents.held->end.user_error, session_ ? session_->last_step() : -1});
     if (contents.end) send_end(std::move(*contents.end));
     if (contents.left) {
       gate_->close();
@@ -207,11 +270,13 @@ private:
   void send_reports(detail::ReportBurst burst) {
     std::size_t begin = 0;
     std::size_t at = 0;
-    wire::Reports message{token_, generation_, {}, {}};
+    const wire::Reports none{
+        token_, generation_, {}, {}, burst.origin.reports, burst.origin.resumed, session_->last_step()};
+    auto message = none;
     const auto flush = [&] {
       if (message.sizes.empty()) return;
       message.bytes = send_blob(self_, group_, token_, burst.bytes.substr(begin, at - begin));
-      compat::tell(self_, group_, std::exchange(message, {token_, generation_, {}, {}}));
+      compat::tell(self_, group_, std::exchange(message, none));
       begin = at;
     };
     for (auto size : burst.sizes) {
@@ -244,7 +309,7 @@ private:
         self_, group_,
         wire::CheckpointPart{token_, part.generation, part.number, part.parts, part.iteration,
                              blob(detail::pack(part.metrics)), blob(std::move(part.bytes)), std::move(part.memory),
-                             blob(detail::pack(detail::written_to_json(part))), std::move(part.error)});
+                             blob(detail::pack(detail::written_to_json(part))), std::move(part.error), part.rank});
   }
 
   void send_end(Outbox::End end) {
@@ -254,8 +319,9 @@ private:
     auto payload = send_blob(self_, group_, token_, std::move(end.outcome.payload));
     compat::tell(self_, group_,
                  wire::RankDone{token_, end.generation, static_cast<std::uint8_t>(how),
-                                static_cast<std::uint8_t>(end.outcome.code), std::move(payload)});
+                                static_cast<std::uint8_t>(end.outcome.code), std::move(payload), end.saw_notice});
     session_.reset();
+    rejoining_.reset();
     channel_.reset();
   }
 
@@ -263,7 +329,6 @@ private:
   WorkerGroupActor group_;
   std::uint64_t token_ = 0;
   bool own_process_ = false;
-  detail::RankInfo ranks_;
   BlobInbox inbox_;
   std::shared_ptr<WakeGate> gate_ = std::make_shared<WakeGate>();
   std::shared_ptr<Outbox> outbox_;
@@ -277,6 +342,7 @@ private:
   std::uint64_t generation_ = 0;
   std::shared_ptr<detail::ReportChannel> channel_;
   std::shared_ptr<detail::Session> session_;
+  std::shared_ptr<WorkerRejoining> rejoining_;
 };
 
 WorkerActor::behavior_type worker(WorkerActor::stateful_pointer<WorkerState> self, WorkerGroupActor group,

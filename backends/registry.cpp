@@ -11,9 +11,14 @@
 namespace troupe {
 namespace {
 
+struct Entry {
+  BackendFactory factory;
+  BackendCheck check;
+};
+
 struct Registry {
   std::mutex mutex;
-  std::map<std::string, BackendFactory> factories;
+  std::map<std::string, Entry> entries;
 };
 
 /// Made at first use, since other files' globals register; never destroyed, since workers may outlive globals.
@@ -36,11 +41,11 @@ std::string hint_for(const std::string& name) {
          "troupe::register_backend() before troupe::init()";
 }
 
-BackendFactory find_factory(const std::string& name) {
+Entry find_entry(const std::string& name) {
   {
     std::lock_guard lock(registry().mutex);
-    auto found = registry().factories.find(name);
-    if (found != registry().factories.end()) return found->second;
+    auto found = registry().entries.find(name);
+    if (found != registry().entries.end()) return found->second;
   }
   throw Error(ErrorCode::invalid_option,
               fmt::format("backend = \"{}\" is unknown; {}{}", name, list_names(), hint_for(name)));
@@ -48,13 +53,13 @@ BackendFactory find_factory(const std::string& name) {
 
 }  // namespace
 
-bool register_backend(const std::string& name, BackendFactory factory) {
+bool register_backend(const std::string& name, BackendFactory factory, BackendCheck check) {
   if (name.empty() || !factory)
     throw Error(
         ErrorCode::invalid_option,
         fmt::format("register_backend(\"{}\") needs a name and a factory: the empty name stands for no backend", name));
   std::lock_guard lock(registry().mutex);
-  if (!registry().factories.emplace(name, std::move(factory)).second)
+  if (!registry().entries.emplace(name, Entry{std::move(factory), std::move(check)}).second)
     throw Error(ErrorCode::invalid_option,
                 fmt::format("a backend named \"{}\" is registered already: choose another name", name));
   return true;
@@ -63,20 +68,22 @@ bool register_backend(const std::string& name, BackendFactory factory) {
 std::vector<std::string> backend_names() {
   std::lock_guard lock(registry().mutex);
   std::vector<std::string> names;
-  for (const auto& [name, factory] : registry().factories) names.push_back(name);
+  for (const auto& [name, entry] : registry().entries) names.push_back(name);
   return names;
 }
 
 std::unique_ptr<Backend> make_backend(const std::string& name, const Json& options) {
-  auto backend = find_factory(name)(options);  // user code: not under the lock
+  auto backend = find_entry(name).factory(options);  // user code: not under the lock
   if (!backend)
     throw Error(ErrorCode::invalid_option,
                 fmt::format("the factory of backend \"{}\" made nothing: let it return a Backend or throw", name));
   return backend;
 }
 
-void require_backend(const std::string& name) {
-  if (!name.empty()) static_cast<void>(find_factory(name));
+void require_backend(const BackendConfig& backend) {
+  if (backend.name.empty()) return;
+  const auto entry = find_entry(backend.name);
+  if (entry.check) entry.check(backend.options);
 }
 
 }  // namespace troupe

@@ -15,6 +15,7 @@
 #include <troupe/backend.hpp>
 
 #include "backends/blas_check.hpp"
+#include "backends/torch/cpu_memory.hpp"
 #include "backends/torch/torch_group.hpp"
 #include "runtime/base/host.hpp"
 #include "runtime/base/log.hpp"
@@ -63,6 +64,8 @@ public:
       warn_of_reference_blas();
       warn_of_spinning(threads, context.local_world_size);
     }
+    // Not in a process that is the user's.
+    if (context.own_process && config_.keep_memory) keep_tensor_memory();
     auto group = std::make_shared<TorchGroup>(config_, context);
     {
       std::lock_guard lock(mutex_);
@@ -86,6 +89,11 @@ public:
     if (group_) group_->abort();
   }
 
+  bool has_lost_peers() override {
+    std::lock_guard lock(mutex_);
+    return group_ && group_->has_lost_peers();
+  }
+
 private:
   const TorchConfig config_;
   std::optional<int> previous_threads_;
@@ -97,7 +105,9 @@ std::unique_ptr<Backend> make_torch_backend(const Json& options) {
   return std::make_unique<TorchBackend>(parse_torch_config(options));
 }
 
-[[maybe_unused]] const bool registered = register_backend("torch", make_torch_backend);
+void check_torch_options(const Json& options) { static_cast<void>(parse_torch_config(options)); }
+
+[[maybe_unused]] const bool registered = register_backend("torch", make_torch_backend, check_torch_options);
 
 }  // namespace
 }  // namespace troupe

@@ -29,6 +29,7 @@ constexpr std::size_t size = megabytes << 20;
 constexpr std::size_t tensors = 64;
 constexpr int small_tensors = 10'000;
 constexpr int rounds = 5;
+constexpr int disk_rounds = 9;  // disks vary more
 
 double gb_per_s(double ms) { return static_cast<double>(size) / 1e6 / ms; }
 
@@ -77,34 +78,64 @@ double measure_memcpy(const Output& output) {
   return ms;
 }
 
+/// A way to write to the disk.
+struct RawWrite {
+  int flags = 0;
+  bool reserve = false;  ///< room for all of it first
+  std::vector<double> ms = {};
+};
+
 /// Writes the bytes and makes them durable, with nothing around it.
-void write_raw(const std::filesystem::path& path, const char* data, int flags) {
+void write_raw(const std::filesystem::path& path, const char* data, const RawWrite& way) {
   constexpr std::size_t chunk = std::size_t{16} << 20;
-  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | flags, 0600);
-  bool ok = file >= 0;
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | way.flags, 0600);
+  bool ok = file >= 0 && (!way.reserve || ::fallocate(file, 0, 0, static_cast<off_t>(size)) == 0);
   for (std::size_t offset = 0; ok && offset < size; offset += chunk)
     ok = ::pwrite(file, data + offset, chunk, static_cast<off_t>(offset)) == static_cast<ssize_t>(chunk);
   ok = ok && ::fsync(file) == 0;
   const int error = errno;
   if (file >= 0) ::close(file);
-  std::filesystem::remove(path);
   if (!ok) throw std::system_error(error, std::generic_category(), "writing " + path.string());
 }
 
-/// The best that this disk gives, in GB/s: through the page cache or past it.
-double measure_disk(const Output& output, const std::filesystem::path& folder) {
+/// Removes it, and waits until the disk has done so: what is measured next does not pay for it.
+void remove_quietly(const std::filesystem::path& path) {
+  std::filesystem::remove_all(path);
+  const int folder = ::open(path.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) return;
+  ::fsync(folder);
+  ::close(folder);
+}
+
+/// What the disk gives at most, and what a save that is durable when it returns makes of it. They take turns, so that a
+/// busy machine slows all alike. The last checkpoint stays in `path`.
+void measure_saves(const Output& output, const Checkpoint& state, const std::filesystem::path& path) {
   const Pages pages;
-  double best = 0;
-  for (const int flags : {0, O_DIRECT}) {
-    try {
-      const auto samples = time_each(rounds, [&] { write_raw(folder / "raw", pages.data(), flags); });
-      best = std::max(best, gb_per_s(median(samples)));
-    } catch (const std::system_error&) {
-      if (flags == 0) throw;  // not every file system writes past the page cache
+  std::vector<RawWrite> ways{{}, {.flags = O_DIRECT}, {.flags = O_DIRECT, .reserve = true}};
+  std::vector<double> saves;
+  const auto raw = path.parent_path() / "raw";
+  for (int round = 0; round < disk_rounds; ++round) {
+    for (auto& way : ways) {
+      const auto begin = now_ns();
+      try {
+        write_raw(raw, pages.data(), way);
+        way.ms.push_back(ms_since(begin));
+      } catch (const std::system_error&) {
+        if (way.flags == 0) throw;  // not every file system writes past the page cache
+      }
+      remove_quietly(raw);
     }
+    remove_quietly(path);
+    const auto begin = now_ns();
+    state.to_directory(path);
+    saves.push_back(ms_since(begin));
   }
-  output.add({"checkpoint.disk", best, "GB/s", rounds, 0, Figure::Better::higher});
-  return best;
+  double disk = 0;
+  for (const auto& way : ways)
+    if (!way.ms.empty()) disk = std::max(disk, gb_per_s(median(way.ms)));
+  output.add({"checkpoint.disk", disk, "GB/s", disk_rounds, 0, Figure::Better::higher});
+  output.add(
+      {"checkpoint.save.fsync", gb_per_s(median(saves)), "GB/s", saves.size(), 0.85 * disk, Figure::Better::higher});
 }
 
 void measure_blocked(const Output& output, const Checkpoint& state, const std::filesystem::path& folder,
@@ -137,13 +168,10 @@ std::vector<double> time_saves(const Checkpoint& state, const std::filesystem::p
 
 void measure_large(const Output& output, const std::filesystem::path& folder) {
   const auto memcpy_ms = measure_memcpy(output);
-  const auto disk = measure_disk(output, folder);
   const auto state = make_state(tensors, size / tensors / sizeof(float));
   measure_blocked(output, state, folder, memcpy_ms);
   const auto path = folder / "large";
-  const auto saves = time_saves(state, path);
-  output.add(
-      {"checkpoint.save.fsync", gb_per_s(median(saves)), "GB/s", saves.size(), 0.85 * disk, Figure::Better::higher});
+  measure_saves(output, state, path);
   const auto opens = time_each(rounds, [&] { Checkpoint::from_path(path); });
   output.add({"checkpoint.open", median(opens), "ms", opens.size(), 5});
   const auto loads = time_each(rounds, [&] { Checkpoint::from_path(path).to_dict(); });
@@ -183,6 +211,7 @@ void bench_checkpoint(const Output& output) {
   std::filesystem::create_directories(folder);
   measure_large(output, folder);
   measure_small(output, folder);
+  measure_step_slowdown(output, folder / "steps");
   measure_peers(output, folder);
   std::filesystem::remove_all(folder);
 }

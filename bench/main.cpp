@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <iostream>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,8 @@ struct Flags {
   std::string name = "all";
   bool json = false;
   std::int64_t reports = 10'000'000;
+  int seconds = 600;
+  std::uint64_t seed = std::random_device()();
   ProbeRequest probe;
 };
 
@@ -27,7 +30,7 @@ const std::vector<std::pair<std::string, std::function<void(const Output&)>>>& c
       {"startup", bench_startup},     {"report", bench_report},     {"calls", bench_calls},
       {"memory", bench_memory},       {"teardown", bench_teardown}, {"checkpoint", bench_checkpoint},
 #ifdef TROUPE_BENCH_TORCH
-      {"allreduce", bench_allreduce}, {"ddp", bench_ddp},
+      {"allreduce", bench_allreduce}, {"ddp", bench_ddp},           {"recovery", bench_recovery},
 #endif
   };
   return all;
@@ -51,9 +54,20 @@ int run_probe_here(const ProbeRequest& request) {
   return 0;
 }
 
+/// One after the other; a length of 0 leaves one out.
+int run_soaks(const Flags& flags) {
+  bool fine = flags.reports == 0 || soak(flags.reports);
+#ifdef TROUPE_BENCH_TORCH
+  if (flags.seconds > 0) fine = soak_kills(flags.seconds, flags.seed) && fine;
+#else
+  if (flags.seconds > 0) std::cerr << "the soak of kills is left out: it needs libtorch\n";
+#endif
+  return fine ? 0 : 1;
+}
+
 int run(const Flags& flags) {
   if (!flags.probe.name.empty()) return run_probe_here(flags.probe);
-  if (flags.name == "soak") return soak(flags.reports) ? 0 : 1;
+  if (flags.name == "soak") return run_soaks(flags);
   return run_cases(flags);
 }
 
@@ -67,11 +81,18 @@ void add_probe_flags(CLI::App& app, ProbeRequest& probe) {
 int main(int argc, char** argv) {
   Flags flags;
   CLI::App app("Measures troupe: medians, each with its count");
-  app.add_option("case", flags.name, "What to measure; soak: many reports, memory must stay flat (not part of all)")
+  app.add_option("case", flags.name,
+                 "What to measure; soak: many reports, then many kills; nothing may grow (not part of all)")
       ->check(CLI::IsMember(case_names()))
       ->capture_default_str();
   app.add_flag("--json", flags.json, "One JSON object a line: name, value, unit, n");
-  app.add_option("--reports", flags.reports, "Reports of the soak")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--reports", flags.reports, "Reports of the soak; 0: none")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--seconds", flags.seconds, "How long the soak kills workers; 0: not at all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--seed", flags.seed, "When and whom it kills; random");
   add_probe_flags(app, flags.probe);
   try {
     app.parse(argc, argv);

@@ -36,6 +36,14 @@ std::string name_of(const fs::path& process) {
   return name;
 }
 
+int entries_of(const fs::path& folder) {
+  int count = 0;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator(); entry.increment(error))
+    ++count;
+  return count;
+}
+
 /// Parents of all processes.
 std::map<int, int> all_parents() {
   std::map<int, int> parents;
@@ -60,7 +68,8 @@ std::map<int, ProcessMemory> memory_of_tree() {
   for (int pid : tree) {
     const auto process = fs::path("/proc") / std::to_string(pid);
     memory[pid] = {name_of(process), value_of(process / "smaps_rollup", "Rss:") / 1024,
-                   value_of(process / "smaps_rollup", "Pss:") / 1024};
+                   value_of(process / "smaps_rollup", "Pss:") / 1024, entries_of(process / "fd"),
+                   entries_of(process / "task")};
   }
   return memory;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of this process and of all that descend from it.
+// Memory, descriptors and threads of this process and of all that descend from it.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,8 @@ struct ProcessMemory {
   std::string name;
   double rss_mb = 0;
   double pss_mb = 0;  ///< pages shared by k processes count 1/k
+  int descriptors = 0;
+  int threads = 0;
 };
 
 /// By process id: this program, its fork server and its workers.

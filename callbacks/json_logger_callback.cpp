@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The file always ends in "]". A report overwrites that end with ",\n<element>\n]" in one pwrite, so its cost does not
-// grow with the file, and a program that is killed leaves the old or the new file, both valid.
+// The file always ends in "]". A report overwrites that end with ",\n<element>\n]", so its cost does not grow with the
+// file. A kill cuts a write at any page, so the write goes to a second copy, which then changes names with the first:
+// who reads finds the old or the new file, both whole. The copy that stands by is one element behind.
 #include <troupe/json_logger_callback.hpp>
 
 #include <fcntl.h>
@@ -9,6 +10,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -49,33 +52,38 @@ void set_aside(const std::filesystem::path& path) {
   std::filesystem::rename(path, earlier(number), ignored);
 }
 
-}  // namespace
-
-class JsonLoggerCallback::File {
+/// One of the two files.
+class Copy {
 public:
-  explicit File(std::filesystem::path path) : path_(std::move(path)) {
-    std::error_code error;
-    std::filesystem::create_directories(path_.parent_path(), error);
-    if (error) throw detail::io_error("JsonLoggerCallback cannot make the folder", path_.parent_path(), error.value());
-    fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd_ < 0) throw detail::io_error("JsonLoggerCallback cannot open", path_, errno);
+  explicit Copy(const std::filesystem::path& path)
+      : fd_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
+    if (fd_ < 0) throw detail::io_error("JsonLoggerCallback cannot open", path, errno);
     const int failure = write_at(0, "[]");
     if (failure == 0) return;
     ::close(fd_);
-    throw detail::io_error("JsonLoggerCallback cannot write", path_, failure);
+    throw detail::io_error("JsonLoggerCallback cannot write", path, failure);
   }
-  ~File() { ::close(fd_); }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
+  ~Copy() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Copy(Copy&& other) noexcept : fd_(std::exchange(other.fd_, -1)), end_(other.end_) {}
+  Copy& operator=(Copy&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    std::swap(end_, other.end_);
+    return *this;
+  }
 
-  void append(std::string_view element) {
-    const auto text = fmt::format("{}\n{}{}", end_ > 1 ? "," : "", element, closing);
-    const int failure = write_at(end_, text);
-    if (failure != 0) {
-      restore_end();
-      throw detail::io_error("JsonLoggerCallback cannot write", path_, failure);
-    }
-    end_ += static_cast<off_t>(text.size() - closing.size());
+  bool is_empty() const { return end_ == 1; }
+
+  /// Writes behind the last element; counts once it is kept. 0 or the error number.
+  int write(const std::string& text) const { return write_at(end_, text + std::string(closing)); }
+  void keep(std::size_t size) { end_ += static_cast<off_t>(size); }
+  /// After half an element (disk full): the room for the old end is still there.
+  void restore_end() const {
+    const auto old_end = is_empty() ? closing.substr(1) : closing;
+    const bool restored =
+        write_at(end_, old_end) == 0 && ::ftruncate(fd_, end_ + static_cast<off_t>(old_end.size())) == 0;
+    static_cast<void>(restored);  // the first error is the one that is thrown
   }
 
 private:
@@ -91,17 +99,65 @@ private:
     return 0;
   }
 
-  /// After half an element (disk full): the room for the old end is still there.
-  void restore_end() const {
-    const auto old_end = end_ > 1 ? closing : closing.substr(1);
-    const bool restored =
-        write_at(end_, old_end) == 0 && ::ftruncate(fd_, end_ + static_cast<off_t>(old_end.size())) == 0;
-    static_cast<void>(restored);  // the first error is the one that is thrown
+  int fd_;
+  off_t end_ = 1;  ///< where the closing bytes begin
+};
+
+std::filesystem::path make_parent(std::filesystem::path path) {
+  std::error_code error;
+  std::filesystem::create_directories(path.parent_path(), error);
+  if (error) throw detail::io_error("JsonLoggerCallback cannot make the folder", path.parent_path(), error.value());
+  return path;
+}
+
+}  // namespace
+
+class JsonLoggerCallback::File {
+public:
+  explicit File(std::filesystem::path path)
+      : path_(make_parent(std::move(path))),
+        next_path_(path_.parent_path() / fmt::format(".{}.next", path_.filename().string())),
+        copy_(path_) {
+    std::error_code ignored;
+    if (!std::filesystem::is_regular_file(std::filesystem::symlink_status(path_, ignored))) return;  // keeps its name
+    next_.emplace(next_path_);
+    if (exchange() == 0) return;
+    next_.reset();  // this file system cannot
+    ::unlink(next_path_.c_str());
+  }
+  ~File() {
+    if (next_) ::unlink(next_path_.c_str());
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+
+  void append(std::string_view element) {
+    const auto text = fmt::format("{}\n{}", copy_.is_empty() ? "" : ",", element);
+    const auto missing = next_ ? last_ + text : text;
+    auto& copy = next_ ? *next_ : copy_;
+    int failure = copy.write(missing);
+    if (failure == 0 && next_) failure = exchange();
+    if (failure != 0) {
+      copy.restore_end();
+      throw detail::io_error("JsonLoggerCallback cannot write", path_, failure);
+    }
+    copy_.keep(missing.size());
+    last_ = text;
+  }
+
+private:
+  /// 0 or the error number.
+  int exchange() {
+    if (::renameat2(AT_FDCWD, next_path_.c_str(), AT_FDCWD, path_.c_str(), RENAME_EXCHANGE) != 0) return errno;
+    std::swap(copy_, *next_);
+    return 0;
   }
 
   std::filesystem::path path_;
-  int fd_ = -1;
-  off_t end_ = 1;  ///< where the closing bytes begin
+  std::filesystem::path next_path_;
+  Copy copy_;                 ///< that is seen
+  std::optional<Copy> next_;  ///< that is written to
+  std::string last_;          ///< what it lacks
 };
 
 JsonLoggerCallback::JsonLoggerCallback(JsonLoggerOptions options) : options_(std::move(options)) {

@@ -45,6 +45,15 @@ std::uint64_t File::size() const {
   return static_cast<std::uint64_t>(status.st_size);
 }
 
+void File::reserve(std::uint64_t size) {
+  int result = 0;
+  do {
+    result = ::fallocate(descriptor_, 0, 0, static_cast<off_t>(size));
+  } while (result != 0 && errno == EINTR);
+  if (result != 0 && errno != EOPNOTSUPP && errno != ENOSYS)
+    throw io_error("cannot get room for the file", path_, errno);
+}
+
 void File::write_at(std::uint64_t offset, const void* data, std::size_t size) {
   const auto* bytes = static_cast<const char*>(data);
   while (size > 0) {

@@ -30,6 +30,8 @@ public:
   int descriptor() const { return descriptor_; }
   const std::filesystem::path& path() const { return path_; }
   std::uint64_t size() const;
+  /// Gets room on the disk for so many bytes where the file system can; they are zero. Throws io when there is none.
+  void reserve(std::uint64_t size);
   void write_at(std::uint64_t offset, const void* data, std::size_t size);
   /// Throws io also when the file ends before.
   void read_at(std::uint64_t offset, void* data, std::size_t size) const;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <ctime>
 #include <limits>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -34,12 +35,13 @@ CheckpointKeeper::CheckpointKeeper(KeeperOptions options)
       throw Error(ErrorCode::invalid_option,
                   "storage_path needs checkpoints on disk, which are copied there: num_to_keep must not be 0");
     const auto run = options_.directory.parent_path().filename() / options_.directory.filename();
-    mirror_ = std::make_unique<storage::CheckpointMirror>(storage::open_storage(options_.storage_path), run.string(),
-                                                          [this](const std::string& text) {
-                                                            log_warning("{}", text);
-                                                            std::lock_guard lock(storage_mutex_);
-                                                            storage_errors_.push_back(text);
-                                                          });
+    mirror_ = std::make_unique<storage::CheckpointMirror>(
+        storage::open_storage(options_.storage_path), run.string(), [this](const std::string& text) {
+          std::lock_guard lock(storage_mutex_);
+          if (std::find(storage_errors_.begin(), storage_errors_.end(), text) != storage_errors_.end()) return;
+          log_warning("{}", text);
+          storage_errors_.push_back(text);
+        });
   }
   if (options_.resume) adopt_existing();
 }
@@ -74,24 +76,48 @@ void CheckpointKeeper::adopt_existing() {
   latest_ = entries_.rbegin()->first;
   pass_over_damaged();
   std::vector<std::uint64_t> ids;
-  for (const auto& [id, entry] : entries_) ids.push_back(id);
+  std::set<std::string> names;
+  for (const auto& [id, entry] : entries_) {
+    ids.push_back(id);
+    names.insert(checkpoint_name(id));
+  }
+  if (mirror_) mirror_->adopt(std::move(names));
   for (auto id : ids)
     if (const auto why = rank_and_evict(id); !why.empty()) note_error(why);
+  // With another strategy, one that was only the latest may be among the best.
+  for (auto id : retention_.kept())
+    if (entries_.at(id).folder.parent_path() == spare_folder()) move_to(folder(), id);
+  std::error_code ignored;
+  fs::remove(spare_folder(), ignored);  // if nothing is left in it
 }
 
 CheckpointSetup CheckpointKeeper::begin_attempt(std::uint64_t generation) {
   std::lock_guard lock(mutex_);
   pending_.clear();
-  release_start();
-  sweep(folder());  // of attempts that did not get that far
+  lost_up_to_.clear();
+  if (is_ours()) {
+    release_start();
+    sweep(folder());  // of attempts that did not get that far
+  }
   generation_ = generation;
   first_id_ = next_id_;
   next_number_ = 1;
   pass_over_damaged();
   start_ = latest_;
-  CheckpointSetup setup{generation, first_id_, on_disk() ? folder().string() : std::string(), {}};
+  CheckpointSetup setup{generation, first_id_, on_disk() ? folder().string() : std::string(), {}, next_results()};
   setup.start = latest_ ? entries_.at(*latest_).source : start_source();
   return setup;
+}
+
+/// What an attempt that failed has returned is of no use. A name is not used twice: ranks left behind may still write.
+std::string CheckpointKeeper::next_results() {
+  if (!on_disk()) return {};
+  std::error_code ignored;
+  if (attempts_ > 0) fs::remove_all(results_, ignored);
+  do {
+    results_ = options_.directory / (++attempts_ == 1 ? "results" : fmt::format("results_{}", attempts_));
+  } while (fs::exists(results_, ignored));
+  return results_.string();
 }
 
 /// One that does not verify is not where the ranks go on: the one before it is.
@@ -126,8 +152,10 @@ void CheckpointKeeper::close() {
   {
     std::lock_guard lock(mutex_);
     pending_.clear();
-    release_start();
+    lost_up_to_.clear();
     generation_ = 0;  // nothing more is accepted
+    if (!is_ours()) return;
+    release_start();
     sweep(folder());
     mirror();  // tries again what has failed
   }
@@ -138,15 +166,44 @@ std::vector<CheckpointKeeper::Over> CheckpointKeeper::add(SavedPart part) {
   std::lock_guard lock(mutex_);
   if (part.generation != generation_ || part.number < next_number_) return {};
   pending_[part.number].insert_or_assign(part.rank, std::move(part));
+  return finish_in_order();
+}
+
+std::vector<CheckpointKeeper::Over> CheckpointKeeper::give_up_parts(std::uint64_t generation, std::int32_t rank,
+                                                                    std::uint64_t up_to) {
+  std::lock_guard lock(mutex_);
+  if (generation != generation_) return {};
+  auto& lost = lost_up_to_[rank];
+  lost = std::max(lost, up_to);
+  return finish_in_order();
+}
+
+/// In order: the latest one is the one that was saved last.
+std::vector<CheckpointKeeper::Over> CheckpointKeeper::finish_in_order() {
   std::vector<Over> decided;
-  // In order: the latest one is the one that was saved last.
-  for (auto next = pending_.begin(); next != pending_.end() && next->first == next_number_; next = pending_.begin()) {
-    const auto wanted = static_cast<std::size_t>(next->second.begin()->second.parts);
-    if (next->second.size() < wanted) break;
-    decided.push_back(finish(next_number_++, next->second));
-    pending_.erase(next);
+  for (;;) {
+    const auto next = pending_.find(next_number_);
+    const bool complete =
+        next != pending_.end() && static_cast<std::int32_t>(next->second.size()) >= next->second.begin()->second.parts;
+    const auto missing = complete ? std::nullopt : missing_for_good(next_number_);
+    if (!complete && !missing) return decided;
+    Parts parts = next == pending_.end() ? Parts() : std::move(next->second);
+    if (missing) parts[*missing].error = "it was lost while it saved";
+    decided.push_back(finish(next_number_, parts));
+    pending_.erase(next_number_++);
   }
-  return decided;
+}
+
+/// A lost rank whose part that save needs and has not got.
+std::optional<std::int32_t> CheckpointKeeper::missing_for_good(std::uint64_t number) const {
+  const auto found = pending_.find(number);
+  for (const auto& [rank, up_to] : lost_up_to_) {
+    if (number > up_to || (found != pending_.end() && found->second.contains(rank))) continue;
+    // Of a save that nobody has told of yet, only the first rank's part is needed for sure.
+    const auto parts = found == pending_.end() ? 1 : found->second.begin()->second.parts;
+    if (rank < parts) return rank;
+  }
+  return std::nullopt;
 }
 
 CheckpointKeeper::Over CheckpointKeeper::finish(std::uint64_t number, const Parts& parts) {
@@ -161,16 +218,18 @@ CheckpointKeeper::Over CheckpointKeeper::finish(std::uint64_t number, const Part
     entry.source.id = id;
     entry.source.iteration = first.iteration;
     if (parts.size() == 1) entry.source.bytes = first.bytes;
-    over.result.source = entry.source;
     entries_[id] = std::move(entry);
   } catch (const std::exception& error) {
     over.result.error = fmt::format("checkpoint {} was not saved: {}", id, error.what());
     note_error(over.result.error);
+    over.fatal = options_.why_lost();
     return over;
   }
   committed_ += 1;
+  options_.on_commit(generation_, id, entries_.at(id).source.iteration);
   replace_latest(id);
   over.fatal = rank_and_evict(id);
+  over.result.source = entries_.at(id).source;  // now that it lies where it stays
   mirror();
   return over;
 }
@@ -205,10 +264,13 @@ CheckpointKeeper::Entry CheckpointKeeper::commit_to_disk(std::uint64_t id, const
         manifest.shards.push_back(write_shard(entry.folder / shard_name(rank, generation_), decode(part.bytes),
                                               {.rank = rank, .generation = generation_}));
     }
-    commit(entry.folder, manifest);
+    commit(entry.folder, manifest, [this] {
+      if (auto why = options_.why_lost(); !why.empty()) throw Error(ErrorCode::invalid_state, why);
+    });
   } catch (...) {
     std::error_code ignored;
-    fs::remove_all(entry.folder, ignored);
+    // If the run has another driver, so may the folder.
+    if (is_ours()) fs::remove_all(entry.folder, ignored);
     throw;
   }
   entry.metrics = std::move(manifest.metrics);
@@ -243,17 +305,19 @@ std::string CheckpointKeeper::rank_and_evict(std::uint64_t id) {
   for (auto dropped : retention_.add(id, score)) {
     if (dropped != latest_)
       remove(dropped);
-    else if (on_disk()) {
-      // Not among the best, but where a run that is started again goes on.
-      auto& entry = entries_.at(dropped);
-      const auto place = spare_folder() / entry.folder.filename();
-      make_folder(spare_folder());
-      rename_durably(entry.folder, place);
-      entry.folder = place;
-      entry.source.folder = place.string();
-    }
+    else if (on_disk())
+      move_to(spare_folder(), dropped);  // not among the best, but where a run that is started again goes on
   }
   return why;
+}
+
+void CheckpointKeeper::move_to(const fs::path& parent, std::uint64_t id) {
+  auto& entry = entries_.at(id);
+  const auto place = parent / entry.folder.filename();
+  make_folder(parent);
+  rename_durably(entry.folder, place);
+  entry.folder = place;
+  entry.source.folder = place.string();
 }
 
 double CheckpointKeeper::score_of(const Entry& entry) const {

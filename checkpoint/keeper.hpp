@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -33,6 +34,11 @@ struct KeeperOptions {
   std::optional<Checkpoint> start;  ///< what load_checkpoint() gives before the first save
   bool resume = false;              ///< go on with the checkpoints that are in the directory
   std::string storage_path = {};    ///< also bring them there; see open_storage()
+  /// Asked right before a commit: empty, or why the run is no longer this program's. Nothing is committed then, and the
+  /// run ends.
+  std::function<std::string()> why_lost = [] { return std::string(); };
+  /// Told of every commit: generation, number, reports before it.
+  std::function<void(std::uint64_t, std::uint64_t, std::int64_t)> on_commit = [](auto, auto, auto) {};
 };
 
 class CheckpointKeeper {
@@ -52,6 +58,9 @@ public:
   CheckpointSetup begin_attempt(std::uint64_t generation);
   /// One rank's part. Gives what was decided by it: nothing while other ranks' parts are missing.
   std::vector<Over> add(SavedPart part);
+  /// The rank was lost: of the saves up to this number, no part of it will come that has not come. Those that need it
+  /// have failed.
+  std::vector<Over> give_up_parts(std::uint64_t generation, std::int32_t rank, std::uint64_t up_to);
   /// The run is over: nothing half done stays.
   void close();
 
@@ -81,15 +90,21 @@ private:
   using Parts = std::map<std::int32_t, SavedPart>;
 
   bool on_disk() const { return options_.strategy.num_to_keep != 0; }
+  /// Nothing is removed, either, once another program drives the run.
+  bool is_ours() const { return options_.why_lost().empty(); }
   std::filesystem::path spare_folder() const { return options_.directory / "latest"; }
   void adopt_existing();
   void pass_over_damaged();
   CheckpointSource start_source();
+  std::vector<Over> finish_in_order();
+  std::optional<std::int32_t> missing_for_good(std::uint64_t number) const;
+  std::string next_results();
   Over finish(std::uint64_t number, const Parts& parts);
   Entry commit_to_disk(std::uint64_t id, const Parts& parts);
   Entry commit_to_memory(const Parts& parts);
   /// Takes its place among the others; gives why its score cannot be read.
   std::string rank_and_evict(std::uint64_t id);
+  void move_to(const std::filesystem::path& parent, std::uint64_t id);
   double score_of(const Entry& entry) const;
   void replace_latest(std::uint64_t id);
   void remove(std::uint64_t id);
@@ -112,9 +127,12 @@ private:
 
   // The current attempt.
   std::uint64_t generation_ = 0;
+  int attempts_ = 0;
+  std::filesystem::path results_;  // its ranks' large results
   std::uint64_t first_id_ = 1;
   std::uint64_t next_number_ = 1;
-  std::map<std::uint64_t, Parts> pending_;  // by number
+  std::map<std::uint64_t, Parts> pending_;            // by number
+  std::map<std::int32_t, std::uint64_t> lost_up_to_;  // ranks whose parts of saves up to a number will not come
 
   mutable std::mutex storage_mutex_;
   std::vector<std::string> storage_errors_;

@@ -83,7 +83,7 @@ Manifest parse_manifest(std::string_view text, const std::filesystem::path& wher
   return manifest;
 }
 
-void commit(const std::filesystem::path& folder, const Manifest& manifest) {
+void commit(const std::filesystem::path& folder, const Manifest& manifest, const std::function<void()>& may_commit) {
   static std::atomic<unsigned> counter{0};
   const auto name = folder / manifest_name;
   const auto text = write_manifest(manifest);
@@ -95,6 +95,7 @@ void commit(const std::filesystem::path& folder, const Manifest& manifest) {
     file.sync();
     file.close();
     sync_folder(folder);  // the names of the shards, before one leads to them
+    may_commit();
   } catch (...) {
     ::unlink(temporary.c_str());
     throw;

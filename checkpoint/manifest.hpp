@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -54,8 +55,10 @@ std::string write_manifest(const Manifest& manifest);
 Manifest parse_manifest(std::string_view text, const std::filesystem::path& where);
 
 /// Commits what is in `folder`: makes its names durable, writes the manifest under a temporary name, and renames it.
-/// When it throws (io), the folder holds no committed checkpoint.
-void commit(const std::filesystem::path& folder, const Manifest& manifest);
+/// `may_commit` has the last word, right before the rename: it throws if not. When this throws, the folder holds no
+/// committed checkpoint.
+void commit(
+    const std::filesystem::path& folder, const Manifest& manifest, const std::function<void()>& may_commit = [] {});
 /// Nothing if there is none; throws io if it is damaged.
 std::optional<Manifest> read_manifest(const std::filesystem::path& folder);
 

@@ -34,6 +34,7 @@ struct CheckpointSetup {
   std::uint64_t first_id = 1;  ///< of the attempt's first checkpoint
   std::string folder;          ///< where shards are written; empty: into memory
   CheckpointSource start;      ///< what load_checkpoint() gives before the first save
+  std::string results;         ///< where large checkpoints go that the function returns; empty: into memory
 };
 
 /// One rank's part of one checkpoint.

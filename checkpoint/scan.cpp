@@ -8,7 +8,6 @@
 #include <charconv>
 
 #include "checkpoint/file.hpp"
-#include "checkpoint/folder.hpp"
 
 namespace troupe::detail {
 namespace {
@@ -87,21 +86,6 @@ void remove_checkpoint(const std::filesystem::path& folder) {
   ::unlink((folder / manifest_name).c_str());
   if (std::filesystem::exists(folder)) sync_folder(folder);
   as_io_errors([&] { std::filesystem::remove_all(folder); });
-}
-
-std::optional<LoadedCheckpoint> load_latest(const std::filesystem::path& parent) {
-  std::vector<std::string> skipped;
-  for (auto& found : scan(parent, &skipped)) {
-    try {
-      const auto folder = CheckpointFolder::open(found.path);
-      folder->verify();
-      auto checkpoint = folder->part(0, 1);
-      return LoadedCheckpoint{std::move(found), std::move(checkpoint), std::move(skipped)};
-    } catch (const Error& error) {
-      skipped.push_back(error.what());
-    }
-  }
-  return std::nullopt;
 }
 
 }  // namespace troupe::detail

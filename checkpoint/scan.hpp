@@ -8,8 +8,6 @@
 #include <string>
 #include <vector>
 
-#include <troupe/checkpoint.hpp>
-
 #include "checkpoint/manifest.hpp"
 
 namespace troupe::detail {
@@ -34,13 +32,5 @@ void sweep(const std::filesystem::path& parent);
 
 /// Removes a checkpoint; its manifest first, so that half of one is never taken for a whole.
 void remove_checkpoint(const std::filesystem::path& folder);
-
-struct LoadedCheckpoint {
-  CommittedCheckpoint found;
-  Checkpoint checkpoint;             ///< of the whole, see Checkpoint::from_path(); every byte was checked
-  std::vector<std::string> skipped;  ///< newer ones that are damaged, and why
-};
-/// The newest checkpoint in `parent` of which every byte is right; nothing if there is none.
-std::optional<LoadedCheckpoint> load_latest(const std::filesystem::path& parent);
 
 }  // namespace troupe::detail

@@ -57,7 +57,8 @@ ShardReader::ShardReader(File file, const std::optional<ShardInfo>& expected) : 
     throw damaged(
         path, fmt::format("its index (bytes {} to {}) does not match its checksum", header_.tail_offset(), size - 1));
   crcs_.resize(blocks_of(header_.data_size));
-  std::memcpy(crcs_.data(), tail.data() + header_.index_size, crcs_.size() * sizeof(std::uint32_t));
+  if (!crcs_.empty())  // memcpy() may not be given a null pointer, not even with no bytes
+    std::memcpy(crcs_.data(), tail.data() + header_.index_size, crcs_.size() * sizeof(std::uint32_t));
   try {
     std::string_view index(tail.data(), header_.index_size);
     records_ = read_records(index);

@@ -16,17 +16,20 @@
 #include <thread>
 
 #include "checkpoint/crc32c.hpp"
+#include "checkpoint/host_buffer.hpp"
+#include "checkpoint/large_copy.hpp"
 #include "checkpoint/records.hpp"
 #include "checkpoint/shard_format.hpp"
 
 namespace troupe::detail {
 namespace {
 
-/// Bytes of one write call.
-constexpr std::uint64_t chunk_size = 16 * block_size;
-/// From here on a file is written past the page cache, and by two threads: one computes checksums while the other waits
-/// for the disk.
+/// Bytes of one write call: large enough for the disk, small enough that the first one soon begins.
+constexpr std::uint64_t chunk_size = 4 * block_size;
+/// From here on a file is written past the page cache, into room that was reserved before, and by several threads:
+/// while most wait for the disk, which is fastest when it has several requests, another computes checksums.
 constexpr std::uint64_t large = 8 * block_size;
+constexpr unsigned threads_for_large = 6;
 
 struct FreeAligned {
   void operator()(std::byte* memory) const { ::operator delete[](memory, std::align_val_t{page_size}); }
@@ -45,26 +48,43 @@ public:
       if (record.kind == CheckpointItem::Kind::tensor) offsets_.push_back(record.offset);
   }
 
-  const std::byte* read(std::uint64_t offset, std::size_t size, std::byte* scratch) const override {
+  const std::byte* read(std::uint64_t offset, std::size_t size, std::byte* scratch, std::uint32_t& crc) const override {
+    crc = 0;
     auto place =
         static_cast<std::size_t>(std::upper_bound(offsets_.begin(), offsets_.end(), offset) - offsets_.begin());
     if (place > 0) --place;
     const auto end = offset + size;
     auto reached = offset;
+    const auto fill_up_to = [&](std::uint64_t to) {
+      std::memset(scratch + (reached - offset), 0, to - reached);
+      crc = crc32c(scratch + (reached - offset), to - reached, crc);
+      reached = to;
+    };
     for (; place < offsets_.size() && offsets_[place] < end; ++place) {
       const auto& tensor = flat_.tensors[place];
       const auto first = std::max(offset, offsets_[place]);
       const auto last = std::min(end, offsets_[place] + tensor.bytes());
       if (first >= last) continue;
-      std::memset(scratch + (reached - offset), 0, first - reached);
-      std::memcpy(scratch + (first - offset), tensor.data() + (first - offsets_[place]), last - first);
+      fill_up_to(first);
+      crc = copy(tensor.data() + (first - offsets_[place]), last - first, scratch + (first - offset), crc);
       reached = last;
     }
-    std::memset(scratch + (reached - offset), 0, end - reached);
+    fill_up_to(end);
     return scratch;
   }
 
 private:
+  /// Gives the checksum that goes on from `crc`. In parts that stay in the processor's cache: memory is read once.
+  static std::uint32_t copy(const std::byte* from, std::uint64_t size, std::byte* to, std::uint32_t crc) {
+    constexpr std::uint64_t part = std::uint64_t{128} << 10;
+    for (std::uint64_t done = 0; done < size; done += part) {
+      const auto length = std::min(part, size - done);
+      crc = crc32c(from + done, length, crc);
+      copy_large(to + done, from + done, length);
+    }
+    return crc;
+  }
+
   const Flat& flat_;
   std::vector<std::uint64_t> offsets_;
 };
@@ -87,11 +107,18 @@ public:
 private:
   void work() {
     try {
-      const auto scratch = allocate_aligned(std::min(chunk_size, round_to_page(size_)));
+      // Huge pages: the disk takes a few large pieces of memory much faster than a thousand of 4 KiB.
+      HostBuffer huge;
+      AlignedMemory small;
+      if (size_ >= large)
+        huge.reserve(chunk_size);
+      else
+        small = allocate_aligned(size_);
+      auto* scratch = size_ >= large ? huge.data() : small.get();
       for (;;) {
         const auto offset = next_.fetch_add(chunk_size);
         if (offset >= size_) return;
-        write_chunk(offset, std::min(chunk_size, size_ - offset), scratch.get());
+        write_chunk(offset, std::min(chunk_size, size_ - offset), scratch);
       }
     } catch (...) {
       next_ = size_;  // the others stop too
@@ -105,9 +132,8 @@ private:
         nullptr;  // of the chunk: its blocks lie behind one another, there or in the scratch memory
     for (std::uint64_t place = 0; place < size; place += block_size) {
       const auto part = std::min(block_size, size - place);
-      const auto* block = data_.read(offset + place, part, scratch + place);
+      const auto* block = data_.read(offset + place, part, scratch + place, crcs_[(offset + place) / block_size]);
       if (place == 0) bytes = block;
-      crcs_[(offset + place) / block_size] = crc32c(block, part);  // while it is in the processor's cache
     }
     file_.write_at(data_offset + offset, bytes, size);
   }
@@ -122,13 +148,11 @@ private:
 };
 
 File create_file(const std::filesystem::path& path, std::uint64_t size) {
-  if (size >= large) {
-    const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_DIRECT, 0600);
-    if (descriptor >= 0) return {descriptor, path};
-    if (errno != EINVAL) return File::create(path);  // reports what is wrong, or works
-    ::unlink(path.c_str());                          // file systems that refuse O_DIRECT may have made the file
-  }
-  return File::create(path);
+  if (size < large) return File::create(path);
+  const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_DIRECT, 0600);
+  if (descriptor >= 0) return {descriptor, path};
+  if (errno == EINVAL) ::unlink(path.c_str());  // file systems that refuse O_DIRECT may have made the file
+  return File::create(path);                    // reports what is wrong, or works
 }
 
 }  // namespace
@@ -147,7 +171,7 @@ ShardInfo write_shard(File& file, const std::string& index, std::uint64_t tensor
   header.index_size = index.size();
 
   DataWriter writer(file, data, header.data_size);
-  writer.run(header.data_size >= large && !options.background ? 2 : 1);
+  writer.run(header.data_size >= large && !options.background ? threads_for_large : 1);
 
   const auto table_size = writer.crcs().size() * sizeof(std::uint32_t);
   header.tail_size = round_to_page(index.size() + table_size);
@@ -156,7 +180,7 @@ ShardInfo write_shard(File& file, const std::string& index, std::uint64_t tensor
   auto* tail = memory.get() + page_size;
   std::memset(tail, 0, header.tail_size);
   std::memcpy(tail, index.data(), index.size());
-  std::memcpy(tail + index.size(), writer.crcs().data(), table_size);
+  if (table_size > 0) std::memcpy(tail + index.size(), writer.crcs().data(), table_size);
   header.tail_crc = crc32c(tail, header.tail_size);
   file.write_at(header.tail_offset(), tail, header.tail_size);
   const auto page = write_header(header);
@@ -170,9 +194,10 @@ ShardInfo write_shard(const std::filesystem::path& path, const std::string& inde
                       const ShardData& data, const ShardOptions& options) {
   auto file = create_file(path, tensors_size);
   try {
+    // Writes that make a file longer wait for each other; and a full disk is better told at once.
+    if (tensors_size >= large) file.reserve(data_offset + round_to_page(tensors_size));
     auto info = write_shard(file, index, tensors_size, data, options);
     file.close();
-    if (options.sync) sync_folder(path.parent_path());
     return info;
   } catch (...) {
     ::unlink(path.c_str());

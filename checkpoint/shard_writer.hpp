@@ -29,12 +29,14 @@ std::string shard_name(int rank, std::uint64_t generation);
 class ShardData {
 public:
   virtual ~ShardData() = default;
-  /// `size` bytes from `offset` on; `scratch` has room for them. All calls give bytes in `scratch`, or all give bytes
-  /// of one piece of memory.
-  virtual const std::byte* read(std::uint64_t offset, std::size_t size, std::byte* scratch) const = 0;
+  /// `size` bytes from `offset` on, and their checksum in `crc`; `scratch` has room for them. All calls give bytes in
+  /// `scratch`, or all give bytes of one piece of memory.
+  virtual const std::byte* read(std::uint64_t offset, std::size_t size, std::byte* scratch,
+                                std::uint32_t& crc) const = 0;
 };
 
-/// Writes a new file, makes it and its name durable. The file is removed again when that fails (io).
+/// Writes a new file and makes it durable; its name is when commit() returns. The file is removed again when that fails
+/// (io).
 ShardInfo write_shard(const std::filesystem::path& path, const Checkpoint& checkpoint, const ShardOptions& options);
 ShardInfo write_shard(const std::filesystem::path& path, const std::string& index, std::uint64_t tensors_size,
                       const ShardData& data, const ShardOptions& options);

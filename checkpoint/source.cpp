@@ -17,9 +17,32 @@
 namespace troupe::detail {
 namespace {
 
-std::string path_of(int descriptor) { return fmt::format("/proc/{}/fd/{}", ::getpid(), descriptor); }
+/// Marks binary JSON as the place of a checkpoint.
+constexpr std::uint64_t place_subtype = 0x54;
 
 }  // namespace
+
+Json to_json(const CheckpointSource& source) {
+  const Json place = {{"bytes", Json::binary({source.bytes.begin(), source.bytes.end()})},
+                      {"folder", source.folder},
+                      {"files", source.files}};
+  return Json::binary(Json::to_msgpack(place), place_subtype);
+}
+
+std::optional<CheckpointSource> source_of_json(const Json& json) {
+  if (!json.is_binary() || !json.get_binary().has_subtype() || json.get_binary().subtype() != place_subtype) return {};
+  const auto place = Json::from_msgpack(json.get_binary(), true, false);
+  if (!place.is_object() || !place.contains("bytes") || !place.contains("folder") || !place.contains("files"))
+    return {};
+  CheckpointSource source;
+  const auto& bytes = place.at("bytes").get_binary();
+  source.bytes.assign(bytes.begin(), bytes.end());
+  source.folder = place.at("folder").get<std::string>();
+  source.files = place.at("files").get<std::vector<std::string>>();
+  return source;
+}
+
+std::string path_of(int descriptor) { return fmt::format("/proc/{}/fd/{}", ::getpid(), descriptor); }
 
 MemoryShard::MemoryShard(const Checkpoint& state, int rank, std::uint64_t generation) {
   const int descriptor = ::memfd_create("troupe checkpoint", MFD_CLOEXEC);

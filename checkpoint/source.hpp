@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <troupe/checkpoint.hpp>
@@ -16,6 +17,13 @@ class ShardReader;
 
 /// What a rank gets of it: its own part where there is one for each rank. Throws io for one that is damaged or gone.
 Checkpoint open_source(const CheckpointSource& source, int rank = 0, int world_size = 1);
+
+/// The place as JSON, for a message that is JSON otherwise; nothing for JSON that is none.
+Json to_json(const CheckpointSource& source);
+std::optional<CheckpointSource> source_of_json(const Json& json);
+
+/// How other processes of this user reach what a descriptor of this one holds, as long as it is open.
+std::string path_of(int descriptor);
 
 /// A shard in memory that has no name in any file system. Other processes of this user reach it through `path` as long
 /// as this object lives.

@@ -9,6 +9,8 @@
 
 #include <troupe/error.hpp>
 
+#include "checkpoint/large_copy.hpp"
+
 namespace troupe {
 namespace {
 
@@ -48,7 +50,7 @@ public:
       : data_(static_cast<const std::byte*>(data)), owner_(std::move(owner)) {}
   const std::byte* data() const override { return data_; }
   void copy_to(std::byte* destination, std::size_t size) const override {
-    if (size > 0) std::memcpy(destination, data_, size);
+    if (destination != data_) detail::copy_large(destination, data_, size);
   }
 
 private:

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "checkpoint/background_priority.hpp"
+#include "checkpoint/crc32c.hpp"
 #include "checkpoint/shard_format.hpp"
 #include "runtime/base/system_error.hpp"
 
@@ -22,7 +23,10 @@ namespace {
 class CopiedData : public ShardData {
 public:
   explicit CopiedData(const std::byte* data) : data_(data) {}
-  const std::byte* read(std::uint64_t offset, std::size_t, std::byte*) const override { return data_ + offset; }
+  const std::byte* read(std::uint64_t offset, std::size_t size, std::byte*, std::uint32_t& crc) const override {
+    crc = crc32c(data_ + offset, size);
+    return data_ + offset;
+  }
 
 private:
   const std::byte* data_;

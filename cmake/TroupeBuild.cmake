@@ -18,10 +18,11 @@ if(PROJECT_IS_TOP_LEVEL)
 
   find_program(CCACHE_PROGRAM ccache)
   if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-    # The sloppiness is what a precompiled header needs; without NOHASHDIR every build folder would miss the others' hits.
+    # The sloppiness is what a precompiled header needs; without BASEDIR and NOHASHDIR every clone and build folder would
+    # miss the others' hits.
     set(CMAKE_CXX_COMPILER_LAUNCHER
         "${CMAKE_COMMAND}" -E env "CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime"
-        CCACHE_NOHASHDIR=1 "${CCACHE_PROGRAM}")
+        "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}" CCACHE_NOHASHDIR=1 "${CCACHE_PROGRAM}")
   endif()
 endif()
 

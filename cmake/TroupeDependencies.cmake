@@ -31,14 +31,35 @@ if(NOT TROUPE_TORCH STREQUAL "off")
   find_package(Libtorch REQUIRED)
 endif()
 
-if(TROUPE_WITH_NCCL)
+# Only the headers: the library is loaded at run time.
+set(TROUPE_HAS_NCCL FALSE)
+if(TROUPE_WITH_NCCL AND TROUPE_TORCH STREQUAL "wheel")
+  find_path(NCCL_INCLUDE_DIR nccl.h HINTS "$ENV{NCCL_ROOT}/include" /usr/local/cuda/include)
+  mark_as_advanced(NCCL_INCLUDE_DIR)
+  if(NCCL_INCLUDE_DIR)
+    include(CheckCXXSourceCompiles)
+    set(CMAKE_REQUIRED_INCLUDES "${NCCL_INCLUDE_DIR}")
+    set(CMAKE_REQUIRED_QUIET TRUE)
+    check_cxx_source_compiles("#include <nccl.h>
+                               int main() { ncclConfig_t config = NCCL_CONFIG_INITIALIZER; return config.blocking; }"
+                              TROUPE_NCCL_COMPILES)
+    unset(CMAKE_REQUIRED_INCLUDES)
+    unset(CMAKE_REQUIRED_QUIET)
+    set(TROUPE_HAS_NCCL ${TROUPE_NCCL_COMPILES})
+    if(NOT TROUPE_HAS_NCCL)
+      unset(TROUPE_NCCL_COMPILES CACHE)  # asked again when the folder is another one
+    endif()
+  endif()
+endif()
+if(TROUPE_WITH_NCCL AND NOT TROUPE_WITH_NCCL STREQUAL "AUTO" AND NOT TROUPE_HAS_NCCL)
   if(NOT TROUPE_TORCH STREQUAL "wheel")
     message(FATAL_ERROR "TROUPE_WITH_NCCL is ON, but TROUPE_TORCH is \"${TROUPE_TORCH}\": NCCL needs a libtorch with CUDA, "
                         "which is the one of TROUPE_TORCH=wheel")
-  endif()
-  find_path(NCCL_INCLUDE_DIR nccl.h HINTS "$ENV{NCCL_ROOT}/include" /usr/local/cuda/include)
-  if(NOT NCCL_INCLUDE_DIR)
+  elseif(NOT NCCL_INCLUDE_DIR)
     message(FATAL_ERROR "TROUPE_WITH_NCCL is ON, but nccl.h was not found; set NCCL_INCLUDE_DIR to its folder, "
                         "or turn the option off")
+  else()
+    message(FATAL_ERROR "TROUPE_WITH_NCCL is ON, but ${NCCL_INCLUDE_DIR}/nccl.h does not compile: it must be of NCCL 2.14 or "
+                        "newer, with cuda_runtime.h beside it; set NCCL_INCLUDE_DIR to another folder, or turn the option off")
   endif()
 endif()

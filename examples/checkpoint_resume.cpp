@@ -3,6 +3,8 @@
 //
 //   build/bin/checkpoint_resume
 //
+// Output: after a lost worker: epochs 2 to 3, checkpoint 4
+// Output: from a checkpoint: epochs 4 to 5, checkpoint 2
 // Last line: restored: epochs 6 to 7, checkpoint 4
 #include <csignal>
 #include <iostream>

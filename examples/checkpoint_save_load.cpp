@@ -3,6 +3,13 @@
 //
 //   build/bin/checkpoint_save_load [--num-workers 2] [--num-epochs 5]
 //
+// Output: \{"epoch":4,"model":10,"_timestamp":\d+,"_current_checkpoint_id":5\}
+// Output: /.*/run_001/checkpoints
+// Output: checkpoint_000001
+// Output: checkpoint_000002
+// Output: checkpoint_000003
+// Output: checkpoint_000004
+// Output: checkpoint_000005
 // Last line: best: checkpoint_000005
 #include <algorithm>
 #include <iostream>

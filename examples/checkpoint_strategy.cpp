@@ -3,6 +3,9 @@
 //
 //   build/bin/checkpoint_strategy [--num-to-keep 2]
 //
+// Output: kept: loss 1
+// Output: kept: loss 2
+// Output: best: checkpoint_000003
 // Last line: latest: loss 3
 #include <iostream>
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model trained here, used in Python: two workers train, rank 0 writes linear.pt (torch.load) and linear.safetensors,
-// export_to_python.py loads both. A file that Python saved comes back the same way.
+// A model trained here, used in Python: two workers train and return their weights, the driver writes linear.pt
+// (torch.load) and linear.safetensors, export_to_python.py loads both. A file that Python saved comes back the same
+// way.
 //
 //   build/bin/export_to_python [--num-workers 2] [--output .] && python3 examples/export_to_python.py .
 //
@@ -21,7 +22,7 @@
 
 namespace train = troupe::train;
 
-troupe::Json train_func(const troupe::Config& config) {
+troupe::Checkpoint train_func() {
   torch::manual_seed(train::world_rank());
   const auto x = torch::randn({64, 2});
   const auto y = x.matmul(torch::tensor({{2.0F}, {-1.0F}})) + 0.5F;
@@ -33,13 +34,7 @@ troupe::Json train_func(const troupe::Config& config) {
     torch::mse_loss(model->forward(x), y).backward();
     optimizer.step();
   }
-  if (train::world_rank() == 0) {
-    const auto folder = std::filesystem::path(config["output"].get<std::string>());
-    const troupe::Checkpoint checkpoint{{"epoch", epoch}, {"model", train::torch::state_dict(model)}};
-    checkpoint.export_torch(folder / "linear.pt");
-    train::torch::state_dict(model).export_safetensors(folder / "linear.safetensors");
-  }
-  return epoch;
+  return {{"epoch", epoch}, {"model", train::torch::state_dict(model)}};
 }
 
 int run(int argc, char** argv) {
@@ -53,7 +48,10 @@ int run(int argc, char** argv) {
   const auto folder = std::filesystem::absolute(output);
   troupe::Trainer trainer({.backend = "torch", .num_workers = num_workers});
   trainer.start();
-  trainer.run(troupe::fn<train_func>, {.config = {{"output", folder.string()}}});
+  const auto results = trainer.run(troupe::fn<train_func>);
+  const troupe::Checkpoint checkpoint = results.checkpoint(0);  // what rank 0 returned
+  checkpoint.export_torch(folder / "linear.pt");
+  checkpoint.at<troupe::Checkpoint>("model").export_safetensors(folder / "linear.safetensors");
   trainer.shutdown();
   std::cout << troupe::Checkpoint::import_torch(folder / "linear.pt") << "\n";  // also reads what Python saved
   return 0;

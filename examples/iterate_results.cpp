@@ -3,6 +3,10 @@
 //
 //   build/bin/iterate_results [--num-workers 2] [--num-epochs 3]
 //
+// Output: epoch 0: loss 0\.5
+// Output: epoch 1: loss 0\.25
+// Output: epoch 2: loss 0\.125
+// Output: finished true, results \[0\.125,0\.125\]
 // Last line: left early at loss 0\.125: finished false, results \[null,null\]
 #include <iostream>
 #include <vector>

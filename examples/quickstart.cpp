@@ -3,6 +3,9 @@
 //
 //   build/bin/quickstart [--num-workers 2] [--num-epochs 3]
 //
+// Output: \[\{"epoch":0,.*"_training_iteration":1\},\{"epoch":0,.*"_training_iteration":1\}\]
+// Output: \[\{"epoch":1,.*"_training_iteration":2\},\{"epoch":1,.*"_training_iteration":2\}\]
+// Output: \[\{"epoch":2,.*"_training_iteration":3\},\{"epoch":2,.*"_training_iteration":3\}\]
 // Last line: \[\[0,1,2\],\[0,1,2\]\]
 #include <iostream>
 #include <memory>

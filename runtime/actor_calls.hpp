@@ -18,14 +18,14 @@ namespace troupe::detail {
 /// Handles that users keep after shutdown() answer with an error: close() drops the actor.
 class ActorCallTarget : public CallTarget {
 public:
-  ActorCallTarget(int world_size, TrainerActor trainer, std::shared_ptr<local::CallQueue> queue,
-                  std::function<void(std::chrono::milliseconds)> shut_down)
-      : world_size_(world_size),
+  ActorCallTarget(std::shared_ptr<const local::GroupView> view, TrainerActor trainer,
+                  std::shared_ptr<local::CallQueue> queue, std::function<void(std::chrono::milliseconds)> shut_down)
+      : view_(std::move(view)),
         trainer_(std::move(trainer)),
         queue_(std::move(queue)),
         shut_down_(std::move(shut_down)) {}
 
-  int worker_count() const override { return world_size_; }
+  int worker_count() const override { return static_cast<int>(view_->rows().size()); }
 
   void call(int rank, FunctionId function, std::string arguments, CallDone done) override {
     if (arguments.size() > max_payload_bytes)
@@ -58,7 +58,7 @@ private:
     done({}, std::make_exception_ptr(Error(code, text, rank)));
   }
 
-  const int world_size_;
+  const std::shared_ptr<const local::GroupView> view_;
   std::mutex mutex_;
   TrainerActor trainer_;
   std::shared_ptr<local::CallQueue> queue_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/local_workers.hpp"
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -8,7 +9,9 @@
 
 #include <troupe/error.hpp>
 
+#include "actors/run_journal.hpp"
 #include "checkpoint/keeper.hpp"
+#include "runtime/base/log.hpp"
 #include "runtime/session/session.hpp"
 
 namespace troupe {
@@ -32,7 +35,7 @@ public:
   LocalAttempt(detail::Run& run, int attempt) : run_(run), attempt_(attempt) {}
 
   /// `fail` ends the run.
-  static std::shared_ptr<LocalAttempt> make(detail::Run& run, int number,
+  static std::shared_ptr<LocalAttempt> make(detail::Run& run, int number, std::uint64_t generation,
                                             const std::function<void(const std::string&)>& fail) {
     auto attempt = std::make_shared<LocalAttempt>(run, number);
     // Weak: a thread that the function left behind may report when the attempt is over.
@@ -44,15 +47,15 @@ public:
         std::make_shared<detail::Session>(detail::RankInfo{}, attempt->channel_, run.spec.detailed_metrics);
     auto keeper = run.spec.keeper;
     const auto client = std::make_shared<std::weak_ptr<detail::CheckpointClient>>();
-    auto checkpoints =
-        std::make_shared<detail::CheckpointClient>(0, 1, keeper->begin_attempt(static_cast<std::uint64_t>(number)),
-                                                   [keeper, fail, client](detail::SavedPart part) {
-                                                     for (auto& over : keeper->add(std::move(part))) {
-                                                       if (auto alive = client->lock())
-                                                         alive->answer(std::move(over.result));
-                                                       if (!over.fatal.empty()) fail(over.fatal);
-                                                     }
-                                                   });
+    auto checkpoints = std::make_shared<detail::CheckpointClient>(
+        0, 1, keeper->begin_attempt(generation),
+        [keeper, fail, client, weak = std::weak_ptr<LocalAttempt>(attempt)](detail::SavedPart part) {
+          for (auto& over : keeper->add(std::move(part))) {
+            if (auto alive = weak.lock(); alive && over.result.source) alive->saved_ = true;
+            if (auto alive = client->lock()) alive->answer(std::move(over.result));
+            if (!over.fatal.empty()) fail(over.fatal);
+          }
+        });
     *client = checkpoints;
     attempt->session_->keep_checkpoints(std::move(checkpoints));
     return attempt;
@@ -62,15 +65,19 @@ public:
   void stop() { session_->stop(); }
 
   void consumed(std::uint32_t rounds) {
-    std::size_t bytes = 0;
-    {
-      std::lock_guard lock(mutex_);
-      for (std::uint32_t i = 0; i < rounds && !sizes_.empty(); ++i) {
-        bytes += sizes_.front();
-        sizes_.pop_front();
-      }
-    }
-    channel_->release(rounds, bytes);
+    std::lock_guard lock(mutex_);
+    release(rounds);
+  }
+
+  /// How far it came.
+  struct Progress {
+    std::int64_t reported = 0;
+    bool worked = false;
+    bool is_new = false;
+  };
+  Progress progress() {
+    std::lock_guard lock(mutex_);
+    return {origin_ + reported_, worked_, progress_ || saved_};
   }
 
 private:
@@ -81,11 +88,28 @@ private:
     std::vector<detail::Round> rounds;
     std::size_t at = 0;
     for (auto size : burst.sizes) {
-      rounds.push_back({static_cast<std::uint64_t>(attempt_), attempt_, ++round_, {burst.bytes.substr(at, size)}});
+      rounds.push_back({static_cast<std::uint64_t>(attempt_),
+                        attempt_,
+                        burst.origin.reports + ++reported_,
+                        {burst.bytes.substr(at, size)}});
       sizes_.push_back(size);
       at += size;
     }
-    run_.add_rounds(std::move(rounds));
+    const auto added = run_.add_rounds(std::move(rounds), burst.origin.resumed);
+    origin_ = burst.origin.reports;
+    worked_ = true;
+    progress_ |= added.is_new;
+    release(added.dropped);
+  }
+
+  /// Those in front were consumed, or need not be.
+  void release(std::size_t rounds) {
+    std::size_t bytes = 0;
+    for (std::size_t i = 0; i < rounds && !sizes_.empty(); ++i) {
+      bytes += sizes_.front();
+      sizes_.pop_front();
+    }
+    channel_->release(static_cast<std::uint32_t>(rounds), bytes);
   }
 
   detail::Run& run_;
@@ -94,7 +118,11 @@ private:
   std::shared_ptr<detail::Session> session_;
   std::mutex mutex_;
   std::deque<std::uint32_t> sizes_;
-  std::int64_t round_ = 0;
+  std::int64_t origin_ = 0;
+  std::int64_t reported_ = 0;
+  bool worked_ = false;
+  bool progress_ = false;
+  std::atomic<bool> saved_{false};  // a checkpoint was committed
 };
 
 class LocalControl : public detail::RunControl {
@@ -105,7 +133,6 @@ public:
     std::shared_ptr<LocalAttempt> attempt;
     {
       std::lock_guard lock(mutex_);
-      machine_.progress();
       if (static_cast<int>(generation) != machine_.attempt()) return;
       attempt = attempt_;
     }
@@ -115,7 +142,7 @@ public:
   void stop(engine::StopReason reason, std::optional<engine::Failure> failure) override {
     {
       std::lock_guard lock(mutex_);
-      ended_ = machine_.stop(reason, std::move(failure));
+      if (auto ended = machine_.stop(reason, std::move(failure)); !ended.empty()) ended_ = std::move(ended);
       stopping_ = true;
       if (attempt_) attempt_->stop();
     }
@@ -157,7 +184,7 @@ LocalWorkers::LocalWorkers(const UserSetup& setup) {
   KeepBinding keep;
   const auto outcome = run_user_code([&] {
     code_->set_up(setup);
-    if (!setup.backend.empty()) code_->form(1, nullptr, nullptr);
+    if (!setup.backend.empty()) code_->form(1, setup.ranks, nullptr, nullptr);
     return std::string();
   });
   if (outcome.failed || outcome.stopped) throw Error(outcome.code, "rank 0 could not be set up: " + outcome.payload, 0);
@@ -174,7 +201,17 @@ void LocalWorkers::run(const std::shared_ptr<detail::Run>& run, const engine::Re
   KeepBinding keep;
   auto control = std::make_shared<LocalControl>(limits);
   run->attach(control);
-  auto actions = control->locked([](engine::RunMachine& machine) { return machine.begin(); });
+  auto& journal = *run->spec.journal;
+  const auto& before = journal.history();
+  const auto show = [&](std::uint64_t generation) {
+    run->view->set(control->locked([&](engine::RunMachine& machine) {
+      return detail::RunView::State{"running", machine.attempt(), generation, machine.restarts()};
+    }));
+  };
+  auto actions = control->locked([&](engine::RunMachine& machine) {
+    machine.go_on_after(before.attempts, before.decisions, before.before_progress);
+    return machine.begin(engine::Clock::now());
+  });
   last_ = {};
   last_.stopped = true;
   if (auto early = run->begin()) {
@@ -192,7 +229,10 @@ void LocalWorkers::run(const std::shared_ptr<detail::Run>& run, const engine::Re
         return run->finish({std::move(outcome), {std::move(result)}});
       }
     const auto number = control->locked([](engine::RunMachine& machine) { return machine.attempt(); });
-    auto attempt = LocalAttempt::make(*run, number, [control](const std::string& text) {
+    const auto generation = journal.next_generation();
+    journal.attempt_begins(generation, number);
+    show(generation);
+    auto attempt = LocalAttempt::make(*run, number, generation, [control](const std::string& text) {
       control->stop(engine::StopReason::failure,
                     engine::Failure{engine::FailureKind::fatal, ErrorCode::invalid_option, -1, text, {}});
     });
@@ -200,9 +240,19 @@ void LocalWorkers::run(const std::shared_ptr<detail::Run>& run, const engine::Re
     last_ = run_user_code([&] { return code_->run(attempt->session(), run->spec.function, run->spec.config); });
     control->set_attempt(nullptr);
     std::optional<engine::Failure> failure;
-    if (last_.failed) failure = engine::Failure{engine::FailureKind::user_error, last_.code, 0, last_.payload, {}};
+    const auto progress = attempt->progress();
+    if (last_.failed)
+      failure = engine::Failure{engine::FailureKind::user_error, last_.code, 0, last_.payload, {}, progress.reported};
     const auto ended = [&](engine::RunMachine& machine) {
-      return machine.attempt_ended(failure, engine::Clock::now());
+      if (progress.worked) machine.worked();
+      if (progress.is_new) machine.progress();
+      const auto decided = machine.decisions().size();
+      auto next = machine.attempt_ended(failure, engine::Clock::now());
+      if (machine.decisions().size() > decided) {
+        log_warning("{}", to_string(machine.decisions().back()));
+        journal.decided(generation, machine.decisions().back());
+      }
+      return next;
     };
     actions = control->locked(ended);
     while (actions.empty()) actions = control->wait_for_next();

@@ -15,10 +15,13 @@ std::string describe_failure(const engine::RunOutcome& outcome) {
     text = failure.text;
   else if (failure.kind == engine::FailureKind::user_error)
     text = fmt::format("rank {} threw: {}", failure.rank, failure.text);
+  else if (failure.kind == engine::FailureKind::preempted)
+    text = fmt::format("rank {} was preempted: {}", failure.rank, failure.text);
   else
     text = fmt::format("rank {} was lost: {}", failure.rank, failure.text);
   if (outcome.attempts > 1) text += fmt::format(" (attempt {})", outcome.attempts);
-  if (failure.kind == engine::FailureKind::worker_lost && !outcome.decision.empty())
+  const bool user_error_once = failure.kind == engine::FailureKind::user_error && outcome.decisions.size() <= 1;
+  if (failure.kind != engine::FailureKind::fatal && !user_error_once && !outcome.decision.empty())
     text += fmt::format("\n  not run again: {}", outcome.decision);
   if (!failure.log_lines.empty()) text += fmt::format("\n  last output of rank {}:", failure.rank);
   for (const auto& line : failure.log_lines) text += "\n    " + line;

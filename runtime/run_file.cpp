@@ -21,7 +21,22 @@
 namespace troupe {
 namespace {
 
-std::string now_text() { return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))); }
+std::string time_text(std::time_t time) { return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(time)); }
+std::string now_text() { return time_text(std::time(nullptr)); }
+
+Json to_json(const engine::Decision& made) {
+  const auto ago = std::chrono::duration_cast<std::chrono::system_clock::duration>(engine::Clock::now() - made.time);
+  Json json{{"time", time_text(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now() - ago))},
+            {"attempt", made.attempt},
+            {"cause", cause_name(made.cause)}};
+  if (made.rank >= 0) json["rank"] = made.rank;
+  json["error"] = made.error;
+  json["decision"] = made.decision.retry ? made.decision.reason : "end: " + made.decision.reason;
+  json["delay_ms"] = made.decision.delay.count();
+  json["in_place"] = made.in_place;
+  if (made.step) json["step"] = *made.step;
+  return json;
+}
 
 std::string caf_version() {
 #if TROUPE_CAF_LEGACY
@@ -30,6 +45,8 @@ std::string caf_version() {
   return fmt::format("{}.{}.{}", CAF_VERSION_MAJOR, CAF_VERSION_MINOR, CAF_VERSION_PATCH);
 #endif
 }
+
+}  // namespace
 
 const char* status_name(engine::RunStatus status) {
   switch (status) {
@@ -45,8 +62,6 @@ const char* status_name(engine::RunStatus status) {
   return "?";
 }
 
-}  // namespace
-
 RunFile::RunFile(const std::filesystem::path& directory, const detail::Settings& settings, const detail::RunSpec& run,
                  Json config, const std::vector<local::GroupView::Row>& workers, StartTimings timings)
     : path_(directory / "run.json") {
@@ -54,7 +69,11 @@ RunFile::RunFile(const std::filesystem::path& directory, const detail::Settings&
   content_["build"] = detail::build_id();
   content_["function"] = run.function_name;
   content_["config"] = std::move(config);
-  content_["num_workers"] = settings.world_size;
+  content_["num_workers"] = settings.local_mode() ? 0 : static_cast<int>(workers.size());
+  if (settings.min_workers != settings.max_workers) {
+    content_["min_workers"] = settings.min_workers;
+    content_["max_workers"] = settings.max_workers;
+  }
   content_["placement"] = settings.placement == Placement::process ? "process" : "thread";
   content_["backend"] = settings.backend.name;
   content_["backend_options"] = settings.backend.options;
@@ -97,6 +116,8 @@ void RunFile::finish(const detail::RunResult& result, const std::vector<local::G
     outcome["error"] = describe_failure(result.outcome);
   }
   content_["outcome"] = std::move(outcome);
+  auto& decisions = content_["decisions"] = Json::array();
+  for (const auto& decision : result.outcome.decisions) decisions.push_back(to_json(decision));
   content_["checkpoints"] = {{"committed", keeper.committed()}, {"errors", keeper.errors()}};
   try {
     write();

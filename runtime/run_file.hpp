@@ -38,6 +38,9 @@ private:
   std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
 };
 
+/// "succeeded", "failed" ...
+const char* status_name(engine::RunStatus status);
+
 /// The run.json of a run. Throws invalid_argument when the folder holds no run.
 Json read_run_file(const std::filesystem::path& directory);
 

@@ -18,6 +18,7 @@ RunIterator& RunIterator::operator=(RunIterator&& other) noexcept {
   RunIterator old(std::move(*this));
   run_ = std::move(other.run_);
   round_ = std::move(other.round_);
+  results_ = std::move(other.results_);
   return *this;
 }
 
@@ -34,13 +35,21 @@ RunIterator::~RunIterator() {
 bool RunIterator::next() {
   ResultInfo info;
   if (run_->next_round(round_, info)) return true;
-  throw_if_failed(*run_, run_->conclude());
+  conclude();
   return false;
+}
+
+/// What the ranks returned is opened once, at the end of the run: what lies in memory is there until the next one.
+const RunResults& RunIterator::conclude() {
+  const auto& result = run_->conclude();
+  throw_if_failed(*run_, result);
+  if (!results_) results_.emplace(result.results);
+  return *results_;
 }
 
 bool RunIterator::is_finished() const { return run_->exhausted(); }
 
-std::optional<std::vector<Json>> RunIterator::get_final_results(bool force) {
+std::optional<RunResults> RunIterator::get_final_results(bool force) {
   if (!force && !is_finished()) {
     log_warning("get_final_results() before the iterator is exhausted gives nothing; pass force = true to end the run");
     return std::nullopt;
@@ -52,12 +61,10 @@ std::optional<std::vector<Json>> RunIterator::get_final_results(bool force) {
     while (run_->next_round(dropped, info)) {
     }
   }
-  const auto& result = run_->conclude();
-  throw_if_failed(*run_, result);
-  return result.results;
+  return conclude();
 }
 
-std::vector<Json> RunIterator::get_returns() {
+RunResults RunIterator::get_returns() {
   if (!is_finished())
     throw Error(ErrorCode::invalid_state,
                 "the run has not finished: take all rounds first, or get_final_results(true)");

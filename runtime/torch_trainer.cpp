@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <troupe/backend.hpp>
 
 #include "checkpoint/retention.hpp"
 #include "runtime/base/log.hpp"
@@ -13,22 +14,27 @@
 namespace troupe {
 namespace {
 
-/// Keeps what rank 0 reported last.
-class LastMetrics : public TrainingCallback {
+/// Keeps where the run is, and what rank 0 reported last.
+class KeepResult : public TrainingCallback {
 public:
-  explicit LastMetrics(Json& metrics) : metrics_(metrics) {}
+  explicit KeepResult(Result& result) : result_(result) {}
+  void start_training(const TrainingInfo& info) override { result_.path = info.logdir; }
   void handle_result(const std::vector<Json>& results, const ResultInfo& /*info*/) override {
-    if (!results.empty()) metrics_ = results.front();
+    if (!results.empty()) result_.metrics = results.front();
   }
 
 private:
-  Json& metrics_;
+  Result& result_;
 };
 
 /// Object storage gets copies of checkpoints; files of the run stay local.
 bool is_bucket(const std::string& storage_path) { return storage_path.starts_with("s3://"); }
 
 std::filesystem::path logdir_of(const RunConfig& config) {
+  if (config.resume && config.name.empty())
+    throw Error(
+        ErrorCode::invalid_option,
+        "RunConfig.resume = true is refused without RunConfig.name: the run to go on with is found by its name");
   const std::filesystem::path name = config.name;
   if (name.has_parent_path() || name == "." || name == "..")
     throw Error(ErrorCode::invalid_option,
@@ -42,7 +48,8 @@ std::filesystem::path logdir_of(const RunConfig& config) {
 
 TrainerOptions trainer_options(const TorchTrainerOptions& options) {
   const auto& scaling = options.scaling_config;
-  const int max_failures = options.run_config.failure_config.max_failures;
+  const auto& failure = options.run_config.failure_config;
+  const int max_failures = failure.max_failures;
   if (max_failures < -1)
     throw Error(
         ErrorCode::invalid_option,
@@ -53,8 +60,11 @@ TrainerOptions trainer_options(const TorchTrainerOptions& options) {
                       .resources_per_worker = scaling.resources_per_worker,
                       .max_retries = max_failures,
                       .placement = scaling.placement,
-                      .retry_user_errors = max_failures != 0};
-  static_cast<void>(detail::resolve_settings(made));  // refused options leave no folder behind
+                      .retry_user_errors = max_failures != 0,
+                      .spares = failure.spares,
+                      .retry_policy = failure.retry_policy,
+                      .progress_deadline = failure.progress_deadline};
+  require_backend(detail::resolve_settings(made).backend);  // refused options leave no folder behind
   detail::check_strategy(options.run_config.checkpoint_config);
   made.logdir = logdir_of(options.run_config);
   return made;
@@ -83,7 +93,8 @@ TorchTrainer::TorchTrainer(Fn train_loop, TorchTrainerOptions options)
       run_options_{.config = detail::require_object(std::move(options.train_loop_config), "train_loop_config"),
                    .callbacks = std::move(options.run_config.callbacks),
                    .checkpoint = std::move(options.resume_from_checkpoint),
-                   .checkpoint_strategy = options.run_config.checkpoint_config},
+                   .checkpoint_strategy = options.run_config.checkpoint_config,
+                   .resume = options.run_config.resume},
       trainer_(trainer_options(options)) {
   if (is_bucket(options.run_config.storage_path)) run_options_.storage_path = options.run_config.storage_path;
 }
@@ -91,11 +102,9 @@ TorchTrainer::TorchTrainer(Fn train_loop, TorchTrainerOptions options)
 void TorchTrainer::run(Result& result) {
   // First of all: a callback of the user that throws ends the run, and the metrics it threw at are still the last.
   auto options = run_options_;
-  options.callbacks.insert(options.callbacks.begin(), std::make_shared<LastMetrics>(result.metrics));
-  const auto earlier = trainer_.latest_run_dir();
+  options.callbacks.insert(options.callbacks.begin(), std::make_shared<KeepResult>(result));
   const auto note_files = [&] {
-    if (trainer_.latest_run_dir() == earlier) return;  // it never began
-    result.path = trainer_.latest_run_dir();
+    if (result.path.empty()) return;  // it never began
     result.checkpoint = trainer_.latest_checkpoint();
     result.best_checkpoints = trainer_.best_checkpoints();
   };

@@ -20,7 +20,7 @@ Trainer& Trainer::operator=(Trainer&&) noexcept = default;
 
 void Trainer::start(Fn initialization_hook) { impl_->start(initialization_hook, {}); }
 void Trainer::start_object(detail::ObjectSpec object) { impl_->start({}, std::move(object)); }
-std::vector<Json> Trainer::run(Fn function, RunOptions options) { return impl_->run(function, std::move(options)); }
+RunResults Trainer::run(Fn function, RunOptions options) { return impl_->run(function, std::move(options)); }
 RunIterator Trainer::run_iterator(Fn function, RunOptions options) {
   return RunIterator(impl_->run_iterator(function, std::move(options)));
 }
@@ -28,6 +28,8 @@ WorkerGroup Trainer::workers() { return impl_->workers(); }
 void Trainer::shutdown() { impl_->shutdown(); }
 bool Trainer::started() const { return impl_->started(); }
 int Trainer::num_workers() const { return impl_->num_workers(); }
+void Trainer::resize(int num_workers) { impl_->resize(num_workers); }
+void Trainer::preempt(int rank, std::optional<std::chrono::milliseconds> within) { impl_->preempt(rank, within); }
 std::vector<int> Trainer::worker_pids() const { return impl_->worker_pids(); }
 const std::filesystem::path& Trainer::logdir() const { return impl_->logdir(); }
 std::filesystem::path Trainer::latest_run_dir() const { return impl_->latest_run_dir(); }
@@ -58,6 +60,7 @@ std::vector<std::string> Trainer::checkpoint_errors() const {
   auto keeper = impl_->keeper();
   return keeper ? keeper->errors() : std::vector<std::string>();
 }
+TrainerStatus Trainer::status() const { return impl_->status(); }
 std::string Trainer::to_string() const { return impl_->to_string(); }
 
 std::ostream& operator<<(std::ostream& out, const Trainer& trainer) { return out << trainer.to_string(); }

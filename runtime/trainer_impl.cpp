@@ -13,8 +13,10 @@
 #include <troupe/error.hpp>
 #include <troupe/init.hpp>
 
+#include "actors/run_journal.hpp"
 #include "actors/system.hpp"
 #include "checkpoint/keeper.hpp"
+#include "checkpoint/storage/mirror.hpp"
 #include "runtime/actor_calls.hpp"
 #include "runtime/base/host.hpp"
 #include "runtime/base/log.hpp"
@@ -34,7 +36,7 @@ double ms_since(engine::Time begin) {
 
 Settings checked_settings(const TrainerOptions& options) {
   auto settings = resolve_settings(options);
-  if (!settings.backend.name.empty()) require_backend(settings.backend.name);
+  require_backend(settings.backend);
   return settings;
 }
 
@@ -75,7 +77,9 @@ std::unique_ptr<TrainerImpl> TrainerImpl::restore(const std::filesystem::path& r
   const auto folder = std::filesystem::absolute(run_dir).lexically_normal();
   const auto file = read_run_file(folder);
   options.logdir = folder.parent_path();
-  if (!options.num_workers && !options.workers) options.num_workers = file.at("num_workers").get<int>();
+  if (!options.num_workers && !options.workers)
+    options.num_workers = {file.value("min_workers", file.at("num_workers").get<int>()),
+                           file.value("max_workers", file.at("num_workers").get<int>())};
   if (options.backend.name.empty() && !options.backend_args)
     options.backend = BackendConfig(file.at("backend").get<std::string>(), file.at("backend_options"));
   auto impl = std::make_unique<TrainerImpl>(options, nullptr);
@@ -96,18 +100,18 @@ std::shared_ptr<TrainerImpl::Group> TrainerImpl::require_group() {
 }
 
 void TrainerImpl::check_gpus() const {
-  const double wanted = settings_.resources.at("GPU") * std::max(settings_.world_size, 1);
+  const double wanted = settings_.resources.at("GPU") * std::max(settings_.min_workers, 1);
   if (wanted > gpu_count())
     throw Error(ErrorCode::start_failed,
                 fmt::format("the workers need {} GPUs, but this host has {}: use fewer workers, or use_gpu = false",
                             wanted, gpu_count()));
 }
 
-engine::RetryLimits TrainerImpl::retry_limits() const {
-  engine::RetryLimits limits;
-  limits.max_retries = settings_.max_retries;
-  limits.retry_user_errors = settings_.retry_user_errors;
-  return limits;
+/// As far as GPUs go: each worker needs its own.
+int TrainerImpl::most_workers() const {
+  const double gpus = settings_.resources.at("GPU");
+  return gpus > 0 ? static_cast<int>(std::min<double>(gpu_count() / gpus, settings_.max_workers))
+                  : settings_.max_workers;
 }
 
 void TrainerImpl::start(const Fn& hook, ObjectSpec object) {
@@ -150,6 +154,9 @@ void TrainerImpl::start_actors(const Fn& hook, const ObjectSpec& object, Group& 
   begin = engine::Clock::now();
   auto spec = std::make_shared<local::GroupSpec>();
   spec->settings = settings_;
+  spec->cpus = CpuLedger::instance()->open(
+      {settings_.resources.at("CPU"), settings_.min_workers, std::max(settings_.min_workers, most_workers())});
+  spec->settings.world_size = spec->cpus->workers();
   spec->log_folder = logdir_ / "logs";
   if (settings_.placement == Placement::process) {
     spec->environment = environment_for_workers(settings_.threads_per_worker);
@@ -158,10 +165,10 @@ void TrainerImpl::start_actors(const Fn& hook, const ObjectSpec& object, Group& 
   if (hook) spec->hook = identify(reinterpret_cast<AnyEntry>(hook.entry()));
   spec->object = object.make;
   spec->object_arguments = object.arguments;
-  group.view = std::make_shared<local::GroupView>(settings_.world_size);
+  group.view = std::make_shared<local::GroupView>(spec->settings.world_size, settings_.max_workers);
   group.trainer = spawn_trainer(system);
   auto queue = std::make_shared<local::CallQueue>();
-  group.calls = std::make_shared<ActorCallTarget>(settings_.world_size, group.trainer, queue,
+  group.calls = std::make_shared<ActorCallTarget>(group.view, group.trainer, queue,
                                                   [this](std::chrono::milliseconds patience) { shutdown(patience); });
   auto started = std::make_shared<std::promise<void>>();
   auto result = started->get_future();
@@ -237,27 +244,51 @@ std::shared_ptr<Run> TrainerImpl::prepare_run(const Fn& function, RunOptions& op
   if (auto active = active_run_.lock(); active && !active->finished())
     throw Error(ErrorCode::invalid_state,
                 "a run of this trainer is active already: let it end, or use a second Trainer beside it");
-  const auto [directory, resume] = next_run_dir(options.resume);
-  auto keeper = std::make_shared<CheckpointKeeper>(KeeperOptions{
-      directory, options.checkpoint_strategy, std::move(options.checkpoint), resume, options.storage_path});
+  const auto [directory, resume] = next_run_dir(options.resume, options.storage_path);
+  // First: nobody else has the run from here on.
+  auto journal = std::make_shared<RunJournal>(directory, resume,
+                                              Json{{"function", spec.function_name},
+                                                   {"num_workers", group.view ? group.view->rows().size() : 0},
+                                                   {"run", directory.string()}});
+  auto keeper = std::make_shared<CheckpointKeeper>(
+      KeeperOptions{directory, options.checkpoint_strategy, std::move(options.checkpoint), resume, options.storage_path,
+                    [journal] { return journal->why_lost(); },
+                    [journal](std::uint64_t generation, std::uint64_t id, std::int64_t round) {
+                      journal->committed(generation, id, round);
+                    }});
   latest_run_dir_ = spec.directory = directory;
   spec.keeper = keeper;
+  spec.journal = journal;
   const auto rows = group.view ? group.view->begin_run() : local_rows();
   auto file = std::make_shared<RunFile>(spec.directory, settings_, spec, options.config, rows, group.timings);
-  spec.on_end = [file, view = group.view, keeper, before = std::exchange(keeper_, keeper)](const RunResult& result) {
-    if (before && keeper->committed() > 0) before->drop_spare_latest();
-    file->finish(result, view ? view->ran() : local_rows(), *keeper);
+  spec.on_end = [file, view = group.view, keeper, journal,
+                 before = std::exchange(keeper_, keeper)](const RunResult& result) {
+    const auto status = result.outcome.status;
+    const bool ended_well = status == engine::RunStatus::succeeded || status == engine::RunStatus::stopped;
+    // After a failure one may want to go back to it; a resumed run has it as its own.
+    if (before && ended_well && keeper->committed() > 0 && before->folder() != keeper->folder())
+      before->drop_spare_latest();
+    // Another program's file is not ours to write.
+    if (journal->why_lost().empty()) file->finish(result, view ? view->ran() : local_rows(), *keeper);
+    journal->ended(status_name(result.outcome.status));
   };
   auto run = std::make_shared<Run>(std::move(spec));
   active_run_ = run;
+  run_view_ = run->view;
   run->while_active = stop_on_interrupt(run);
   return run;
 }
 
-std::pair<std::filesystem::path, bool> TrainerImpl::next_run_dir(bool resume) {
+std::pair<std::filesystem::path, bool> TrainerImpl::next_run_dir(bool resume, const std::string& storage_path) {
   if (auto restored = std::exchange(restored_, {}); !restored.empty()) return {restored, true};
   if (resume)
     if (auto latest = detail::latest_run_dir(logdir_); !latest.empty()) return {latest, true};
+  if (resume && !storage_path.empty())  // another machine's run
+    if (const auto run =
+            storage::latest_stored_run(*storage::open_storage(storage_path), logdir_.filename().string())) {
+      std::filesystem::create_directories(logdir_ / *run / "logs");
+      return {logdir_ / *run, true};
+    }
   return {make_run_dir(logdir_), false};
 }
 
@@ -266,17 +297,17 @@ void TrainerImpl::begin(const std::shared_ptr<Run>& run, const Group& group) {
   compat::post(group.trainer, local::BeginRun{run});
 }
 
-std::vector<Json> TrainerImpl::run(const Fn& function, RunOptions options) {
+RunResults TrainerImpl::run(const Fn& function, RunOptions options) {
   for (const auto& callback : options.callbacks)
     if (!callback) throw Error(ErrorCode::invalid_argument, "a callback is null: pass std::make_shared<...>()");
   if (!started()) start({}, {});
   auto current = require_group();
   auto run = prepare_run(function, options, *current);
-  TrainingInfo info{run->spec.directory, std::move(options.config), std::max(settings_.world_size, 1)};
+  TrainingInfo info{run->spec.directory, std::move(options.config), std::max(num_workers(), 1)};
   CallbackThread callbacks(std::move(options.callbacks), run, std::move(info));
   if (callbacks.wait_started()) {
     if (current->local)
-      current->local->run(run, retry_limits());
+      current->local->run(run, engine::retry_limits(settings_));
     else
       begin(run, *current);
   }
@@ -284,7 +315,7 @@ std::vector<Json> TrainerImpl::run(const Fn& function, RunOptions options) {
   const auto& result = run->conclude();
   throw_if_failed(*run, result);
   if (!finish_error.empty()) throw TrainingFailed(ErrorCode::callback_failed, finish_error);
-  return result.results;
+  return RunResults(result.results);
 }
 
 std::shared_ptr<Run> TrainerImpl::run_iterator(const Fn& function, RunOptions options) {
@@ -299,7 +330,8 @@ std::shared_ptr<Run> TrainerImpl::run_iterator(const Fn& function, RunOptions op
     return run;
   }
   local_thread_ = std::make_shared<UserThread>();
-  local_thread_->post([run, local = current->local, limits = retry_limits()] { local->run(run, limits); });
+  local_thread_->post(
+      [run, local = current->local, limits = engine::retry_limits(settings_)] { local->run(run, limits); });
   return run;
 }
 
@@ -313,8 +345,55 @@ WorkerGroup TrainerImpl::workers() {
 
 bool TrainerImpl::started() const { return group() != nullptr; }
 
-std::vector<local::GroupView::Row> TrainerImpl::worker_rows() const {
+int TrainerImpl::num_workers() const {
   const auto current = group();
+  return current && current->view ? static_cast<int>(current->view->rows().size()) : settings_.world_size;
+}
+
+void TrainerImpl::resize(int num_workers) {
+  if (num_workers < settings_.min_workers || num_workers > settings_.max_workers || settings_.local_mode())
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("resize({}) is refused; valid: {} to {}, the range that num_workers = {{min, max}} gave",
+                            num_workers, settings_.min_workers, settings_.max_workers));
+  compat::post(require_group()->trainer, local::Resize{num_workers});
+}
+
+void TrainerImpl::preempt(int rank, std::optional<std::chrono::milliseconds> within) {
+  const auto current = require_group();
+  if (!current->view || rank < 0 || rank >= num_workers())
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("preempt({}) is refused; valid: the rank of a worker, 0 to {}{}", rank, num_workers() - 1,
+                            current->view ? "" : "; local mode has none"));
+  const auto left = within.value_or(settings_.preemption_grace);
+  compat::post(current->trainer, local::Preempt{rank, std::max(left, std::chrono::milliseconds::zero())});
+}
+
+TrainerStatus TrainerImpl::status() const {
+  TrainerStatus status;
+  std::shared_ptr<Group> current;
+  std::shared_ptr<RunView> run;
+  {
+    std::lock_guard lock(mutex_);
+    current = group_;
+    run = run_view_;
+    const auto active = active_run_.lock();
+    if (current) status.state = active && !active->finished() ? run->state().name : "idle";
+  }
+  const auto rows = worker_rows(current);
+  status.world_size = static_cast<int>(rows.size());
+  for (std::size_t rank = 0; rank < rows.size(); ++rank)
+    status.workers.push_back({static_cast<int>(rank), rows[rank].pid, rows[rank].state, rows[rank].round,
+                              rows[rank].step, rows[rank].slowdown});
+  if (!run) return status;
+  const auto state = run->state();
+  status.attempt = state.attempt;
+  status.round = run->round;
+  status.generation = state.generation;
+  status.restarts = {state.restarts.lost_workers, state.restarts.user_errors, state.restarts.preemptions};
+  return status;
+}
+
+std::vector<local::GroupView::Row> TrainerImpl::worker_rows(const std::shared_ptr<Group>& current) {
   if (!current) return {};
   if (current->local) return local_rows();
   return current->view->rows();
@@ -322,7 +401,7 @@ std::vector<local::GroupView::Row> TrainerImpl::worker_rows() const {
 
 std::vector<int> TrainerImpl::worker_pids() const {
   std::vector<int> pids;
-  for (const auto& row : worker_rows()) pids.push_back(row.pid);
+  for (const auto& row : worker_rows(group())) pids.push_back(row.pid);
   return pids;
 }
 
@@ -337,7 +416,7 @@ std::shared_ptr<CheckpointKeeper> TrainerImpl::keeper() const {
 }
 
 std::string TrainerImpl::to_string() const {
-  const int workers = std::max(settings_.world_size, 1);
+  const int workers = std::max(num_workers(), 1);
   std::string text = fmt::format("Trainer: {}, backend {}, {}\nlogdir: {}\n\n",
                                  settings_.local_mode()
                                      ? "local mode"
@@ -354,7 +433,7 @@ std::string TrainerImpl::to_string() const {
   }
   text += format_table({"resource", "per worker", "all workers", "this host"}, std::move(resources));
   std::vector<std::vector<std::string>> rows;
-  const auto workers_now = worker_rows();
+  const auto workers_now = worker_rows(group());
   for (std::size_t rank = 0; rank < workers_now.size(); ++rank)
     rows.push_back({std::to_string(rank), std::to_string(workers_now[rank].pid), host_name(), workers_now[rank].state});
   if (!rows.empty()) text += "\n" + format_table({"rank", "pid", "host", "state"}, std::move(rows));

@@ -29,20 +29,23 @@ public:
   static std::unique_ptr<TrainerImpl> restore(const std::filesystem::path& run_dir, TrainerOptions options);
 
   void start(const Fn& hook, ObjectSpec object);
-  std::vector<Json> run(const Fn& function, RunOptions options);
+  RunResults run(const Fn& function, RunOptions options);
   std::shared_ptr<Run> run_iterator(const Fn& function, RunOptions options);
   WorkerGroup workers();
   void shutdown(std::chrono::milliseconds patience);
   void shutdown() { shutdown(settings_.shutdown_deadline); }
 
   bool started() const;
-  int num_workers() const { return settings_.world_size; }
+  int num_workers() const;
+  void resize(int num_workers);
   std::vector<int> worker_pids() const;
   const std::filesystem::path& logdir() const { return logdir_; }
   std::filesystem::path latest_run_dir() const;
   /// Of the latest run; null before the first.
   std::shared_ptr<CheckpointKeeper> keeper() const;
+  void preempt(int rank, std::optional<std::chrono::milliseconds> within);
   std::string to_string() const;
+  TrainerStatus status() const;
 
 private:
   /// What start() makes and shutdown() takes away.
@@ -58,13 +61,13 @@ private:
   std::shared_ptr<Group> require_group();
   void start_actors(const Fn& hook, const ObjectSpec& object, Group& group);
   void check_gpus() const;
-  engine::RetryLimits retry_limits() const;
-  std::vector<local::GroupView::Row> worker_rows() const;
+  int most_workers() const;
+  static std::vector<local::GroupView::Row> worker_rows(const std::shared_ptr<Group>& current);
 
   /// Makes the run and its folder; nothing runs yet.
   std::shared_ptr<Run> prepare_run(const Fn& function, RunOptions& options, const Group& group);
   /// The folder of the next run, and whether there is a run in it to go on with.
-  std::pair<std::filesystem::path, bool> next_run_dir(bool resume);
+  std::pair<std::filesystem::path, bool> next_run_dir(bool resume, const std::string& storage_path);
   /// Sends it to the workers.
   static void begin(const std::shared_ptr<Run>& run, const Group& group);
 
@@ -76,6 +79,7 @@ private:
   mutable std::mutex mutex_;
   std::shared_ptr<Group> group_;
   std::weak_ptr<Run> active_run_;
+  std::shared_ptr<RunView> run_view_;  // of the latest run
   std::filesystem::path latest_run_dir_;
   std::shared_ptr<CheckpointKeeper> keeper_;
   std::filesystem::path restored_;            // the next run goes on there

@@ -23,7 +23,7 @@ namespace troupe::node {
 
 namespace {
 
-constexpr std::size_t fds_of_a_worker = 4;
+constexpr std::size_t fds_of_a_worker = 5;
 
 class Server {
 public:

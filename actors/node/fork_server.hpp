@@ -13,8 +13,8 @@
 
 namespace troupe::node {
 
-/// Host to fork server. With `signal` 0: fork a worker, and four descriptors come along (stream, descriptor channel,
-/// stdout, stderr). Else: send this signal to the worker, for a host that could not receive its pidfd.
+/// Host to fork server. With `signal` 0: fork a worker, and five descriptors come along (stream, descriptor channel,
+/// stdout, stderr, life line). Else: send this signal to the worker, for a host that could not receive its pidfd.
 struct ForkRequest {
   Token token = 0;
   std::int32_t signal = 0;

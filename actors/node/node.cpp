@@ -48,6 +48,7 @@ Node& Node::instance() {
 Launched Node::launch(LaunchRequest request) { return impl_->launch(std::move(request)); }
 void Node::signal(Token token, int signal_number) { impl_->signal(token, signal_number); }
 pid_t Node::pid_of(Token token) { return impl_->pid_of(token); }
+void Node::set_rank(Token token, int rank) { impl_->set_rank(token, rank); }
 void Node::set_log_file(Token token, const std::filesystem::path& log_file) { impl_->set_log_file(token, log_file); }
 void Node::drain(Token token, std::function<void()> done) { impl_->drain(token, std::move(done)); }
 std::vector<std::string> Node::last_lines(Token token) { return impl_->last_lines(token); }

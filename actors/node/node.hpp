@@ -22,6 +22,7 @@ struct ProcessEvent {
     signaled,   ///< value: signal
     stopped,    ///< SIGSTOP and the like; value: signal
     continued,  ///< value: unused
+    dying,      ///< its end is certain, and follows with its cause; told of big processes above all, may be missing
     failed,     ///< could not be forked; `text` says why
   };
   Kind kind = Kind::failed;
@@ -63,6 +64,8 @@ public:
   void signal(Token token, int signal_number);
   /// -1 until it is forked or when it is gone.
   pid_t pid_of(Token token);
+  /// From now on this is its rank: in front of its lines, and for descriptors.
+  void set_rank(Token token, int rank);
   /// From now on the worker's lines go to this file.
   void set_log_file(Token token, const std::filesystem::path& log_file);
   /// Ends a partial line, and calls `done` (on another thread, soon) once everything the worker wrote before this call

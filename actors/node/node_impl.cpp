@@ -40,7 +40,7 @@ std::optional<std::array<FdPair, 4>> make_ends() {
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);
   throw Error(ErrorCode::start_failed,
-              fmt::format("cannot start the worker of rank {}: {}. Each worker takes 6 descriptors of this process (10 "
+              fmt::format("cannot start the worker of rank {}: {}. Each worker takes 6 descriptors of this process (11 "
                           "while it starts); the limit is {} now: raise it (ulimit -n), or use fewer workers.",
                           rank, std::strerror(error), limit.rlim_cur),
               rank);
@@ -52,7 +52,12 @@ Node::Impl::Impl()
     : owner_(::getpid()),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      printer_([this] { wake(); }) {
+      printer_([this] { wake(); }),
+      death_watch_([this](Token token) {
+        const Lock lock(mutex_);
+        dying_.push_back(token);
+        wake();
+      }) {
   if (!epoll_ || !wake_ || !watch(wake_.get(), Watched::wake, 0, EPOLLIN)) {
     throw Error(ErrorCode::start_failed, fmt::format("cannot set up the process layer: {}. Raise the limit of "
                                                      "descriptors (ulimit -n).",
@@ -67,7 +72,8 @@ Node::Impl::Impl()
 
 Launched Node::Impl::launch(LaunchRequest request) {
   auto ends = make_ends();
-  if (!ends) {
+  auto life_line = ends ? LifeLine::make() : LifeLine::Ends();
+  if (!ends || !life_line) {
     throw_no_descriptors(request.rank, errno);
   }
   auto& [stream, descriptors, out, err] = *ends;
@@ -81,9 +87,11 @@ Launched Node::Impl::launch(LaunchRequest request) {
   for (auto& pair : *ends) {
     fds.push_back(std::move(pair.second));
   }
+  fds.push_back(std::move(life_line.for_worker));
   Lock lock(mutex_);
   ensure_server(lock);
   const auto token = next_token_++;
+  death_watch_.add(token, std::move(life_line.line));
   workers_.emplace(token, std::move(record));
   forks_.push_back({token, std::move(fds)});
   flush_forks();
@@ -108,6 +116,17 @@ pid_t Node::Impl::pid_of(Token token) {
   Lock lock(mutex_);
   const auto found = workers_.find(token);
   return found == workers_.end() ? -1 : found->second.pid;
+}
+
+void Node::Impl::set_rank(Token token, int rank) {
+  Lock lock(mutex_);
+  const auto found = workers_.find(token);
+  if (found == workers_.end() || found->second.request.rank == rank) return;
+  auto& record = found->second;
+  record.request.rank = rank;
+  if (record.pid < 0) return;
+  record.output.read_pending(printer_);  // what it wrote before it wrote as another rank
+  record.output.set_origin(rank, record.pid);
 }
 
 void Node::Impl::set_log_file(Token token, const std::filesystem::path& log_file) {
@@ -189,6 +208,7 @@ void Node::Impl::handle(std::uint64_t key) {
     if (server_wanted_) {
       start_server();
     }
+    tell_deaths();
     return resume_output();
   }
   if (what == Watched::server) {

@@ -12,6 +12,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include "actors/node/death_watch.hpp"
 #include "actors/node/fork_server.hpp"
 #include "actors/node/log_printer.hpp"
 #include "actors/node/node.hpp"
@@ -37,6 +38,7 @@ public:
   Launched launch(LaunchRequest request);
   void signal(Token token, int signal_number);
   pid_t pid_of(Token token);
+  void set_rank(Token token, int rank);
   void set_log_file(Token token, const std::filesystem::path& log_file);
   void drain(Token token, std::function<void()> done);
   std::vector<std::string> last_lines(Token token);
@@ -85,6 +87,7 @@ private:
   void worker_forked(Token token, WorkerRecord& record, pid_t pid, UniqueFd pidfd);
   void send_signal(Token token, WorkerRecord& record, int signal_number);
   void deliver_later(Token token, const WorkerRecord& record, ProcessEvent event);
+  void tell_deaths();
   void worker_ended(Records::iterator worker, ProcessEvent event);
   void relay_descriptor(Token token, WorkerRecord& from);
   WorkerRecord* find_rank(std::uint64_t group, int rank);
@@ -110,6 +113,7 @@ private:
   Records workers_;
   std::deque<DeadWorker> dead_;  ///< newest last
   std::vector<Delivery> deliveries_;
+  std::vector<Token> dying_;  ///< seen by the death watch, not told yet
   std::deque<PendingFork> forks_;
   ForkServer server_;
   bool server_said_hello_ = false;
@@ -121,6 +125,7 @@ private:
   std::atomic<bool> exiting_ = false;
   bool parked_ = false;
   LogPrinter printer_;
+  DeathWatch death_watch_;
   std::thread thread_;  // last: it uses all of the above
 };
 

@@ -118,6 +118,15 @@ void Node::Impl::deliver_later(Token token, const WorkerRecord& record, ProcessE
   deliveries_.push_back({record.request.on_event, token, std::move(event)});
 }
 
+// A process that the fork server has not told of yet is not known to anybody; its end will be.
+void Node::Impl::tell_deaths() {
+  for (const auto token : std::exchange(dying_, {})) {
+    if (const auto worker = workers_.find(token); worker != workers_.end() && worker->second.pid >= 0) {
+      deliver_later(token, worker->second, {ProcessEvent::Kind::dying, worker->second.pid, 0, "is dying"});
+    }
+  }
+}
+
 // All that it wrote is in its pipes by now. They are closed here even if a grandchild holds the other ends: its output
 // has no rank any more.
 void Node::Impl::worker_ended(Records::iterator worker, ProcessEvent event) {
@@ -131,6 +140,7 @@ void Node::Impl::worker_ended(Records::iterator worker, ProcessEvent event) {
   }
   unwatch(record.descriptors.get());
   unwatch(record.pidfd.get());
+  death_watch_.remove(token);
   dead_.push_back({token, record.output.last_lines()});
   if (dead_.size() > max_dead) {
     dead_.pop_front();

@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "actors/node/fork_server_process.hpp"
+#include "actors/node/life_line.hpp"
 #include "actors/node/process_state.hpp"
 
 namespace troupe::node {
@@ -24,7 +25,7 @@ namespace {
 constexpr int stream_fd = 3;
 constexpr int descriptors_fd = 4;
 
-/// 0 to 2: /dev/null and the log pipes; 3 and 4: the sockets; nothing else stays open.
+/// 0 to 2: /dev/null and the log pipes; 3 and 4: the sockets; nothing else stays open. The life line is memory by now.
 void arrange_descriptors(const std::vector<UniqueFd>& fds) {
   std::array<int, 4> high{};
   for (std::size_t i = 0; i < high.size(); ++i) {
@@ -66,6 +67,7 @@ void run_worker(Token token, const std::vector<UniqueFd>& fds, pid_t fork_server
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);  // SIGCHLD is blocked in the fork server
+  hold_life_line(fds[4].get());
   arrange_descriptors(fds);
   refuse_core_dumps();
   std::setvbuf(stdout, nullptr, _IOLBF, 0);  // a pipe would be fully buffered

@@ -6,11 +6,20 @@
 
 #include <fmt/format.h>
 #include <troupe/error.hpp>
+#include <troupe/torch_model.hpp>
+
+#include "backends/torch/waiting.hpp"
 
 namespace troupe {
 namespace {
 
 using Kind = Operation::Kind;
+
+constexpr detail::Activity in_all_reduce{detail::WaitsFor::group, "all_reduce()"};
+constexpr detail::Activity in_broadcast{detail::WaitsFor::group, "broadcast()"};
+constexpr detail::Activity in_all_gather{detail::WaitsFor::group, "all_gather()"};
+constexpr detail::Activity in_reduce_scatter{detail::WaitsFor::group, "reduce_scatter()"};
+constexpr detail::Activity in_barrier{detail::WaitsFor::group, "barrier()"};
 
 void require_reducible(at::ScalarType type, Reduce reduce, const char* caller) {
   const auto refuse = [&](const char* why) {
@@ -54,6 +63,7 @@ void Collective::all_reduce(at::Tensor& tensor, Reduce reduce) {
   const Operation operation(Kind::all_reduce, tensor.scalar_type(), tensor.sizes(), reduce);
   const auto flat = tensor.contiguous();
   const bool mean = reduce == Reduce::mean;
+  const Waiting waiting(in_all_reduce);
   reduce_flat(flat.is_complex() ? at::view_as_real(flat) : flat, mean ? Reduce::sum : reduce, mean ? 1.0 / size() : 1.0,
               operation);
   if (!flat.is_same(tensor)) tensor.copy_(flat);
@@ -63,6 +73,7 @@ void Collective::broadcast(at::Tensor& tensor, int root) {
   require_usable(tensor, "broadcast()");
   c10::NoGradGuard no_grad;
   const auto flat = tensor.contiguous();
+  const Waiting waiting(in_broadcast);
   broadcast_flat(flat, root, Operation(Kind::broadcast, tensor.scalar_type(), tensor.sizes(), Reduce::sum, root));
   if (rank() != root && !flat.is_same(tensor)) tensor.copy_(flat);
 }
@@ -73,7 +84,24 @@ std::vector<at::Tensor> Collective::all_gather(const at::Tensor& tensor) {
   const auto flat = tensor.contiguous();
   std::vector<at::Tensor> all;
   for (int other = 0; other < size(); ++other) all.push_back(at::empty_like(flat));
+  const Waiting waiting(in_all_gather);
   gather_flat(flat, all, Operation(Kind::all_gather, tensor.scalar_type(), tensor.sizes()));
+  return all;
+}
+
+at::Tensor Collective::to_group(const at::Tensor& values) const {
+  return device_type() == c10::kCPU ? values : values.to(train::torch::get_device());
+}
+
+void Collective::broadcast_values(at::Tensor& tensor, int root) {
+  auto there = to_group(tensor);
+  broadcast(there, root);
+  if (!there.is_same(tensor)) tensor.copy_(there);
+}
+
+std::vector<at::Tensor> Collective::all_gather_values(const at::Tensor& tensor) {
+  auto all = all_gather(to_group(tensor));
+  for (auto& one : all) one = one.cpu();
   return all;
 }
 
@@ -87,6 +115,7 @@ at::Tensor Collective::reduce_scatter(const at::Tensor& tensor) {
                     "not allow: pad the tensor",
                     size(), tensor.dim() == 0 ? "a tensor without dimensions" : fmt::format("{}", tensor.size(0))));
   c10::NoGradGuard no_grad;
+  const Waiting waiting(in_reduce_scatter);
   return scatter_flat(tensor.contiguous(), Operation(Kind::reduce_scatter, tensor.scalar_type(), tensor.sizes()));
 }
 
@@ -97,6 +126,9 @@ at::Tensor Collective::scatter_flat(const at::Tensor& flat, const Operation& ope
   return sum.narrow(0, length * rank(), length).clone();
 }
 
-void Collective::barrier() { wait_for_all(Operation(Kind::barrier)); }
+void Collective::barrier() {
+  const Waiting waiting(in_barrier);
+  wait_for_all(Operation(Kind::barrier));
+}
 
 }  // namespace troupe

@@ -49,6 +49,9 @@ public:
   void broadcast(at::Tensor& tensor, int root);
   /// One tensor a rank, in rank order.
   std::vector<at::Tensor> all_gather(const at::Tensor& tensor);
+  // The same with values of the program's own, in host memory whatever device the group works on.
+  void broadcast_values(at::Tensor& tensor, int root);
+  std::vector<at::Tensor> all_gather_values(const at::Tensor& tensor);
   /// This rank's piece of the sum of `tensor`, which is cut into size() equal pieces along its first dimension.
   at::Tensor reduce_scatter(const at::Tensor& tensor);
   void barrier();
@@ -69,6 +72,7 @@ protected:
 
 private:
   void require_usable(const at::Tensor& tensor, const char* caller) const;
+  at::Tensor to_group(const at::Tensor& values) const;
 };
 
 }  // namespace troupe

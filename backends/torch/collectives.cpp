@@ -11,6 +11,7 @@
 
 #include "backends/torch/gloo_group.hpp"
 #include "backends/torch/torch_group.hpp"
+#include "runtime/session/session.hpp"
 
 namespace troupe::train::torch {
 namespace {
@@ -59,16 +60,18 @@ at::Tensor reduce_scatter(const at::Tensor& tensor) {
 }
 
 void barrier() {
+  // The others have passed it long ago.
+  if (troupe::detail::Session::require("barrier()")->joining()) return;
   auto group = TorchGroup::current("barrier()");
   if (group->size() > 1) group->collective()->barrier();
 }
 
 std::vector<Json> all_gather_json(const Json& value) {
   const auto bytes = troupe::detail::pack(value);
-  const auto lengths = all_gather(at::full({1}, static_cast<std::int64_t>(bytes.size()), at::kLong));
+  const auto lengths = all_gather_values(at::full({1}, static_cast<std::int64_t>(bytes.size()), at::kLong));
   std::int64_t longest = 1;
   for (const auto& length : lengths) longest = std::max(longest, length.item<std::int64_t>());
-  const auto gathered = all_gather(as_tensor(bytes, longest));
+  const auto gathered = all_gather_values(as_tensor(bytes, longest));
   std::vector<Json> values;
   for (std::size_t rank = 0; rank < gathered.size(); ++rank)
     values.push_back(troupe::detail::unpack(as_bytes(gathered[rank], lengths[rank].item<std::int64_t>())));
@@ -77,11 +80,15 @@ std::vector<Json> all_gather_json(const Json& value) {
 
 Json broadcast_json(const Json& value, int root) {
   auto group = TorchGroup::current("broadcast_json()");
-  const auto bytes = group->rank() == root ? troupe::detail::pack(value) : std::string();
-  const auto length =
-      broadcast(at::full({1}, static_cast<std::int64_t>(bytes.size()), at::kLong), root).item<std::int64_t>();
-  auto tensor = as_tensor(bytes, std::max<std::int64_t>(length, 1));
-  return troupe::detail::unpack(as_bytes(broadcast(tensor, root), length));
+  require_root(root, group->size());
+  const auto bytes = troupe::detail::pack(value);
+  if (group->size() == 1) return troupe::detail::unpack(bytes);
+  const auto own = group->rank() == root ? bytes : std::string();
+  auto length = at::full({1}, static_cast<std::int64_t>(own.size()), at::kLong);
+  group->collective()->broadcast_values(length, root);
+  auto tensor = as_tensor(own, std::max<std::int64_t>(length.item<std::int64_t>(), 1));
+  group->collective()->broadcast_values(tensor, root);
+  return troupe::detail::unpack(as_bytes(tensor, length.item<std::int64_t>()));
 }
 
 c10::intrusive_ptr<c10d::ProcessGroup> process_group() {
@@ -89,3 +96,13 @@ c10::intrusive_ptr<c10d::ProcessGroup> process_group() {
 }
 
 }  // namespace troupe::train::torch
+
+namespace troupe {
+
+std::vector<at::Tensor> all_gather_values(const at::Tensor& values) {
+  auto group = TorchGroup::current("all_gather()");
+  if (group->size() == 1) return {values.clone()};
+  return group->collective()->all_gather_values(values);
+}
+
+}  // namespace troupe

@@ -20,6 +20,8 @@
 #include <troupe/train.hpp>
 
 #include "backends/torch/torch_group.hpp"
+#include "runtime/base/log.hpp"
+#include "runtime/session/session.hpp"
 
 namespace troupe::train::torch {
 namespace detail {
@@ -46,6 +48,8 @@ void make(Planned& planned, const MakeBatch& make_batch) noexcept {
 
 /// Workers whose settings differ would run different numbers of steps, and wait for each other for ever.
 void require_same_settings(std::size_t size, const DataLoaderOptions& options) {
+  // A rank that joins a live run finds the others in their loops.
+  if (const auto session = troupe::detail::Session::current(); session && session->joining()) return;
   const auto group = TorchGroup::find();
   if (!group || group->size() == 1) return;
   const auto settings = all_gather_json({{"samples", size},
@@ -68,15 +72,12 @@ class LoaderCore::Impl {
 public:
   Impl(std::size_t size, const DataLoaderOptions& options, std::vector<MakeBatch> make_batch)
       : options_(options),
+        global_batch_(options.batch_size * world_size()),
         sampler_(size, {.shuffle = options.shuffle, .drop_last = options.drop_last, .seed = options.seed}),
         context_(context()),
         make_batch_(std::move(make_batch)) {
     require_same_settings(size, options_);
-    if (batches() == 0)
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("drop_last leaves nothing: {} samples do not fill one batch of {} on each of {} workers",
-                              size, options_.batch_size, world_size()),
-                  world_rank());
+    require_a_batch();
   }
 
   ~Impl() {
@@ -104,14 +105,46 @@ public:
     take_position();
   }
 
+  std::int64_t global_batch() const { return global_batch_; }
+
+  void go_on_at(const Json& state) {
+    load_state(state);
+    goes_on_ = true;
+  }
+
+  void reshard(std::optional<std::int64_t> global_batch) {
+    const auto where = state();
+    sampler_.reshard(world_size(), world_rank());
+    if (global_batch)
+      share(*global_batch);
+    else
+      global_batch_ = options_.batch_size * world_size();
+    load_state(where);
+    require_a_batch();
+    // What the new number of workers cannot share out any more is left out, as it is at the end of every epoch.
+    if (options_.drop_last && (sampler_.size() - cursor_) / static_cast<std::size_t>(world_size()) <
+                                  static_cast<std::size_t>(options_.batch_size))
+      set_epoch(epoch() + 1);
+    goes_on_ = true;
+  }
+
   void begin_epoch() {
     sampler_.reset();
     take_position();
+    begun_ = true;
     if (options_.workers > 0 && threads_.empty()) start_threads();
     plan_ahead();
   }
 
+  std::shared_ptr<void> next_of_any_epoch() {
+    if (!begun_) begin_epoch();
+    if (auto batch = next()) return batch;
+    begin_epoch();
+    return next();
+  }
+
   std::shared_ptr<void> next() {
+    if (goes_on_) begin_epoch();
     if (planned_.empty()) {
       padded_ = 0;
       cursor_ = 0;
@@ -137,9 +170,19 @@ public:
   }
 
 private:
+  void require_a_batch() const {
+    if (batches() == 0)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("drop_last leaves nothing: {} samples do not fill one batch of {} on each of {} workers",
+                              sampler_.size(), options_.batch_size, world_size()),
+                  world_rank());
+  }
+
   /// The loop stands where the sampler stands; what was planned before is void.
   void take_position() {
     drop_plans();
+    begun_ = false;
+    goes_on_ = false;
     ended_ = false;
     cursor_ = sampler_.cursor();
     padded_ = 0;
@@ -150,6 +193,15 @@ private:
     std::lock_guard lock(mutex_);
     to_make_.clear();
     planned_.clear();
+  }
+
+  void share(std::int64_t global_batch) {
+    const auto workers = static_cast<std::int64_t>(world_size());
+    global_batch_ = global_batch;
+    options_.batch_size = std::max<std::int64_t>(1, global_batch_ / workers);
+    if (options_.batch_size * workers != global_batch_)
+      log_warning("a global batch of {} cannot be shared by {} workers: it is {} from now on", global_batch_, workers,
+                  options_.batch_size * workers);
   }
 
   void plan_ahead() {
@@ -215,7 +267,8 @@ private:
         world_rank());
   }
 
-  const DataLoaderOptions options_;
+  DataLoaderOptions options_;
+  std::int64_t global_batch_;
   DistributedSampler sampler_;  ///< ahead of the loop by what is in planned_
   const Context context_;
   const std::vector<MakeBatch> make_batch_;
@@ -224,6 +277,8 @@ private:
   std::size_t cursor_ = 0;
   std::size_t padded_ = 0;
   bool ended_ = false;
+  bool begun_ = false;    ///< an epoch, and the position was not moved since
+  bool goes_on_ = false;  ///< a loop that runs stays in it, though the position was moved
   std::size_t next_number_ = 0;
   std::deque<std::shared_ptr<Planned>> planned_;  ///< in the order of the loop
 
@@ -257,6 +312,7 @@ LoaderCore::~LoaderCore() = default;
 
 void LoaderCore::begin_epoch() { impl_->begin_epoch(); }
 std::shared_ptr<void> LoaderCore::next() { return impl_->next(); }
+std::shared_ptr<void> LoaderCore::next_of_any_epoch() { return impl_->next_of_any_epoch(); }
 std::size_t LoaderCore::size() const { return impl_->batches(); }
 std::int64_t LoaderCore::epoch() const { return impl_->epoch(); }
 std::size_t LoaderCore::cursor() const { return impl_->cursor(); }
@@ -264,6 +320,9 @@ std::size_t LoaderCore::padded() const { return impl_->padded(); }
 void LoaderCore::set_epoch(std::int64_t epoch) { impl_->set_epoch(epoch); }
 Json LoaderCore::state() const { return impl_->state(); }
 void LoaderCore::load_state(const Json& state) { impl_->load_state(state); }
+std::int64_t LoaderCore::global_batch() const { return impl_->global_batch(); }
+void LoaderCore::go_on_at(const Json& state) { impl_->go_on_at(state); }
+void LoaderCore::reshard(std::optional<std::int64_t> global_batch) { impl_->reshard(global_batch); }
 
 c10::Device loader_device() { return get_device(); }
 
@@ -279,14 +338,13 @@ DataLoader<> prepare_data_loader(TensorPair tensors, const DataLoaderOptions& op
   if (tensors.data.size(0) != tensors.target.size(0))
     refuse(fmt::format("x has {} samples, y has {}: the first dimensions must be equal", tensors.data.size(0),
                        tensors.target.size(0)));
-  const auto device = get_device();
   const auto size = static_cast<std::size_t>(tensors.data.size(0));
-  const detail::MakeBatch make_batch = [tensors, device](const std::vector<std::size_t>& indices) {
+  const detail::MakeBatch make_batch = [tensors](const std::vector<std::size_t>& indices) {
     static_assert(sizeof(std::size_t) == sizeof(std::int64_t));
     const auto rows =
         at::from_blob(const_cast<std::size_t*>(indices.data()), {static_cast<std::int64_t>(indices.size())}, at::kLong);
     const auto cut = [&](const at::Tensor& tensor) {
-      return detail::to_device(tensor.index_select(0, rows.to(tensor.device())), device);
+      return detail::to_device(tensor.index_select(0, rows.to(tensor.device())), get_device());
     };
     return std::make_shared<::torch::data::Example<>>(cut(tensors.data), cut(tensors.target));
   };

@@ -2,6 +2,7 @@
 #include "backends/torch/gloo_group.hpp"
 
 #include <dirent.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -135,6 +136,17 @@ void shut_down(const Inodes& sockets) noexcept {
   });
 }
 
+torch_compat::GlooDevice device_on(const std::string& interface) {
+  try {
+    return torch_compat::make_gloo_device(interface);
+  } catch (const std::exception& error) {
+    throw Error(ErrorCode::start_failed,
+                fmt::format("Gloo cannot use \"{}\" (TorchConfig.interface: an address or the name of an interface of "
+                            "this host): {}",
+                            interface, error.what()));
+  }
+}
+
 }  // namespace
 
 /// What the thread that makes the group, the one that waits for it and the one that aborts it share.
@@ -179,13 +191,14 @@ void GlooGroup::form() {
 }
 
 /// On a thread of its own, since nothing can end Gloo's wait for a peer that died while it connected; an abort leaves
-/// it behind, where it ends by itself within seconds.
+/// it behind, where it ends by itself.
 void GlooGroup::make(const c10::intrusive_ptr<c10d::Store>& store) {
   std::thread([making = making_, options = options_, store] {
     c10::intrusive_ptr<c10d::ProcessGroup> group;
     std::exception_ptr error;
     try {
-      group = torch_compat::make_gloo(store, options.rank, static_cast<int>(options.members.size()), options.interface,
+      const auto device = device_on(options.interface);
+      group = torch_compat::make_gloo(store, options.rank, static_cast<int>(options.members.size()), device,
                                       options.timeout);
     } catch (...) {
       error = std::current_exception();
@@ -206,11 +219,9 @@ void GlooGroup::make(const c10::intrusive_ptr<c10d::Store>& store) {
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    throw Error(ErrorCode::start_failed,
-                fmt::format("rank {} could not connect to the others over Gloo on \"{}\" (TorchConfig.interface: an "
-                            "address or the name of an interface of this host): {}",
-                            world_rank(), options_.interface, error.what()),
-                world_rank());
+    // One that died just now is the usual reason, and may be known here before the driver knows it.
+    throw GroupLost(fmt::format("rank {} could not connect to the others over Gloo on \"{}\": {}", world_rank(),
+                                options_.interface, error.what()));
   }
 }
 
@@ -246,6 +257,19 @@ void GlooGroup::abort() noexcept {
   if (std::exchange(making_->aborted, true)) return;
   making_->changed.notify_all();
   shut_down(making_->sockets);
+}
+
+bool GlooGroup::has_lost_peers() const {
+  std::lock_guard lock(making_->mutex);
+  auto ended = making_->sockets;  // also those that Gloo has closed since
+  for_each_tcp_socket([&](int fd, unsigned long inode, bool listening) {
+    tcp_info info{};
+    socklen_t length = sizeof info;
+    if (listening ||
+        (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 && info.tcpi_state == TCP_ESTABLISHED))
+      ended.erase(inode);
+  });
+  return !ended.empty();
 }
 
 }  // namespace troupe

@@ -44,6 +44,8 @@ public:
   /// From any thread, while the group forms too. Gloo has no abort: its sockets are shut down, and what waits on them
   /// fails.
   void abort() noexcept;
+  /// A connection to another rank has ended.
+  bool has_lost_peers() const;
 
 private:
   struct Making;

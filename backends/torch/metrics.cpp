@@ -10,9 +10,9 @@
 
 #include <fmt/format.h>
 #include <troupe/error.hpp>
-#include <troupe/torch_collectives.hpp>
 
 #include "backends/torch/metric_samples.hpp"
+#include "backends/torch/torch_group.hpp"
 
 namespace troupe::train::torch::metrics {
 namespace {
@@ -24,7 +24,7 @@ std::vector<Number> sum_over_workers(std::vector<Number> mine) {
   const auto type = c10::CppTypeToScalarType<Number>::value;
   const auto size = static_cast<std::int64_t>(mine.size());
   std::vector<Number> sums(mine.size(), Number{0});
-  for (const auto& theirs : all_gather(at::from_blob(mine.data(), {size}, at::TensorOptions(type))))
+  for (const auto& theirs : all_gather_values(at::from_blob(mine.data(), {size}, at::TensorOptions(type))))
     for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += theirs.template data_ptr<Number>()[i];
   return sums;
 }

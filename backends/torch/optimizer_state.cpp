@@ -22,6 +22,8 @@
 #include <fmt/ranges.h>
 #include <troupe/error.hpp>
 
+#include "backends/torch/optimizer_state.hpp"
+
 namespace troupe::train::torch {
 namespace {
 
@@ -241,6 +243,20 @@ void load(optim::Optimizer& optimizer, const Checkpoint& saved, const K& kind) {
   optimizer.state() = std::move(states);
 }
 
+template <class K>
+void visit_tensors(const optim::Optimizer& optimizer, const K& /*kind*/,
+                   const std::function<void(const at::Tensor&)>& call) {
+  const auto field = [&](const char* /*name*/, const auto& value) {
+    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(value)>, at::Tensor>)
+      if (value.defined()) call(value);
+  };
+  for (const auto& group : optimizer.param_groups())
+    for (const auto& parameter : group.params())
+      if (const auto found = optimizer.state().find(key_of<States::key_type>(parameter));
+          found != optimizer.state().end())
+        visit(static_cast<const typename K::State&>(*found->second), field);
+}
+
 }  // namespace
 
 Checkpoint state_dict(const optim::Optimizer& optimizer) {
@@ -257,3 +273,8 @@ void load_state_dict(optim::Optimizer& optimizer, const CheckpointItem& state) {
 }
 
 }  // namespace troupe::train::torch
+
+void troupe::for_each_state_tensor(const ::torch::optim::Optimizer& optimizer,
+                                   const std::function<void(const at::Tensor&)>& visit) {
+  train::torch::with_kind(optimizer, [&](const auto& kind) { train::torch::visit_tensors(optimizer, kind, visit); });
+}

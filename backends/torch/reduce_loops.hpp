@@ -11,6 +11,13 @@
 
 #include <troupe/torch_collectives.hpp>
 
+// Before a loop: no iteration needs what another one writes.
+#ifdef __clang__
+#define TROUPE_IVDEP _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define TROUPE_IVDEP _Pragma("GCC ivdep")
+#endif
+
 namespace troupe {
 
 /// Calls `body` with a value of the element type.
@@ -25,11 +32,11 @@ namespace detail {
 constexpr std::size_t reduce_block = 1024;
 
 /// One block. `Length` is a constant for all blocks but the last: at -O2 a loop of unknown length is not vectorized,
-/// which makes it five times slower. ivdep: `to` may be one of the sources, but element by element.
+/// which makes it five times slower. IVDEP: `to` may be one of the sources, but element by element.
 template <class T, class Sum, class Sources, class Length, class Combine>
 void reduce_one_block(T* to, const Sources& from, std::size_t at, Length length, Combine combine, Sum scale) {
   const std::size_t count = length;
-  const auto finish = [scale](Sum value) {
+  const auto finish = [=](Sum value) {
     if constexpr (std::is_integral_v<T>)
       return static_cast<T>(value);
     else
@@ -38,20 +45,20 @@ void reduce_one_block(T* to, const Sources& from, std::size_t at, Length length,
   const T* first = from[0] + at;
   if (from.size() == 2) {
     const T* second = from[1] + at;
-#pragma GCC ivdep
+    TROUPE_IVDEP
     for (std::size_t i = 0; i < count; ++i)
       to[i] = finish(combine(static_cast<Sum>(first[i]), static_cast<Sum>(second[i])));
     return;
   }
   Sum values[reduce_block];
-#pragma GCC ivdep
+  TROUPE_IVDEP
   for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<Sum>(first[i]);
   for (std::size_t source = 1; source < from.size(); ++source) {
     const T* next = from[source] + at;
-#pragma GCC ivdep
+    TROUPE_IVDEP
     for (std::size_t i = 0; i < count; ++i) values[i] = combine(values[i], static_cast<Sum>(next[i]));
   }
-#pragma GCC ivdep
+  TROUPE_IVDEP
   for (std::size_t i = 0; i < count; ++i) to[i] = finish(values[i]);
 }
 

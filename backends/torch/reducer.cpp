@@ -17,9 +17,12 @@
 
 #include "backends/torch/comm_hook.hpp"
 #include "backends/torch/sparse_reduce.hpp"
+#include "backends/torch/waiting.hpp"
 
 namespace troupe {
 namespace {
+
+constexpr detail::Activity in_gradients{detail::WaitsFor::group, "the averaging of gradients"};
 
 namespace autograd = ::torch::autograd;
 
@@ -249,6 +252,7 @@ void Reducer::finish_buckets() {
   at::NoGradGuard no_grad;
   for (auto& bucket : buckets_) bucket->missing = 0;
   start_ready_buckets();
+  const Waiting waiting(in_gradients);
   for (auto& bucket : buckets_) bucket->buffer->finish();
   std::vector<at::Tensor*> sparse_gradients;
   std::vector<at::Tensor> sparse_parameters;
@@ -260,6 +264,7 @@ void Reducer::finish_buckets() {
   reduce_sparse(*collective_, sparse_gradients, sparse_parameters,
                 1.0 / (divide_by_initial_world_size_ ? collective_->size() : active_ranks_));
   buffers_.run(*collective_, root_);
+  if (options_.replicas) options_.replicas->exchange(*collective_);
   if (options_.find_unused_parameters || options_.check_gradients) exchange_states();
 }
 
@@ -267,8 +272,7 @@ void Reducer::finish_buckets() {
 void Reducer::exchange_states() {
   auto mine = at::empty({static_cast<std::int64_t>(states_.size())}, at::kByte);
   std::memcpy(mine.data_ptr(), states_.data(), states_.size());
-  auto states = collective_->all_gather(mine.to(parameters_.front().value.device()));
-  for (auto& one : states) one = one.cpu();
+  const auto states = collective_->all_gather_values(mine);
   std::uint8_t seen = 0;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     std::uint8_t anywhere = 0;

@@ -16,6 +16,7 @@
 
 #include "backends/torch/collective.hpp"
 #include "backends/torch/flat_broadcast.hpp"
+#include "backends/torch/rank_replicas.hpp"
 
 namespace troupe {
 
@@ -32,6 +33,8 @@ struct ReducerOptions {
   bool find_unused_parameters = false;
   bool check_gradients = false;
   train::torch::CommHook comm_hook = {};
+  /// What every rank has of its own, which travels with the gradients where a live recovery may need them.
+  std::shared_ptr<RankReplicas> replicas = nullptr;
 };
 
 class Reducer : public std::enable_shared_from_this<Reducer> {

@@ -158,6 +158,13 @@ void DistributedSampler::load_state(const Json& state) {
   at_start_ = true;
 }
 
+void DistributedSampler::reshard(int world_size, int rank) {
+  auto moved = DistributedSampler(size_, options_, world_size, rank);
+  moved.move_to(epoch_, cursor_);
+  moved.at_start_ = at_start_;
+  *this = std::move(moved);
+}
+
 void DistributedSampler::save(::torch::serialize::OutputArchive& archive) const {
   archive.write("troupe_sampler", c10::IValue(state().dump()));
 }

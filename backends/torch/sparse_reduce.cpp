@@ -24,8 +24,7 @@ Share share_of(const at::Tensor& gradient) {
 }
 
 /// One list a gradient, in rank order.
-std::vector<std::vector<Share>> gather_shares(Collective& collective, const std::vector<at::Tensor*>& gradients,
-                                              const at::TensorOptions& place) {
+std::vector<std::vector<Share>> gather_shares(Collective& collective, const std::vector<at::Tensor*>& gradients) {
   const auto count = static_cast<std::int64_t>(gradients.size());
   auto mine = at::empty({count, share_fields}, at::kLong);
   for (std::int64_t i = 0; i < count; ++i) {
@@ -36,8 +35,7 @@ std::vector<std::vector<Share>> gather_shares(Collective& collective, const std:
     row[2] = share.sparse_dims;
   }
   std::vector<std::vector<Share>> shares(gradients.size());
-  for (const auto& gathered : collective.all_gather(mine.to(place.device()))) {
-    const auto rows = gathered.cpu();
+  for (const auto& rows : collective.all_gather_values(mine)) {
     for (std::size_t i = 0; i < shares.size(); ++i) {
       const auto* row = rows.data_ptr<std::int64_t>() + i * share_fields;
       shares[i].push_back({row[0], row[1], row[2]});
@@ -99,7 +97,7 @@ void reduce_sparse(Collective& collective, const std::vector<at::Tensor*>& gradi
   if (gradients.empty()) return;
   for (auto* gradient : gradients)
     if (gradient->defined() && gradient->is_sparse()) *gradient = gradient->coalesce();
-  const auto shares = gather_shares(collective, gradients, likes.front().options());
+  const auto shares = gather_shares(collective, gradients);
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     bool dense = false;
     std::int64_t sparse_dims = 0;

@@ -22,6 +22,15 @@
 #define TROUPE_TORCH_STORE_CLONE_OVERRIDE
 #endif
 
+// c10::Allocator: allocate() was const until 2.2, copy_data() has been there since.
+#if TROUPE_TORCH_VERSION >= 203
+#define TROUPE_TORCH_ALLOCATE_CONST
+#define TROUPE_TORCH_COPY_DATA_OVERRIDE override
+#else
+#define TROUPE_TORCH_ALLOCATE_CONST const
+#define TROUPE_TORCH_COPY_DATA_OVERRIDE
+#endif
+
 namespace troupe::torch_compat {
 
 inline constexpr bool gloo_sums_bfloat16 = TROUPE_TORCH_VERSION >= 206;
@@ -54,16 +63,24 @@ public:
   }
 };
 
+using GlooDevice = std::shared_ptr<::gloo::transport::Device>;
+
 /// `interface`: an address or the name of an interface; never a host name, whose look-up may be slow or wrong.
-inline c10::intrusive_ptr<c10d::ProcessGroup> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                                                        int size, const std::string& interface,
-                                                        std::chrono::milliseconds timeout) {
-  auto options = c10d::ProcessGroupGloo::Options::create(std::min(timeout, std::chrono::milliseconds(2000)));
+inline GlooDevice make_gloo_device(const std::string& interface) {
   in6_addr address{};
   const bool is_address =
       ::inet_pton(AF_INET, interface.c_str(), &address) == 1 || ::inet_pton(AF_INET6, interface.c_str(), &address) == 1;
-  options->devices.push_back(is_address ? c10d::ProcessGroupGloo::createDeviceForHostname(interface)
-                                        : c10d::ProcessGroupGloo::createDeviceForInterface(interface));
+  return is_address ? c10d::ProcessGroupGloo::createDeviceForHostname(interface)
+                    : c10d::ProcessGroupGloo::createDeviceForInterface(interface);
+}
+
+/// Connects to all others.
+inline c10::intrusive_ptr<c10d::ProcessGroup> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                                        int size, const GlooDevice& device,
+                                                        std::chrono::milliseconds timeout) {
+  constexpr std::chrono::milliseconds longest_connect(20'000);  // whoever is left behind in it ends then
+  auto options = c10d::ProcessGroupGloo::Options::create(std::min(timeout, longest_connect));
+  options->devices.push_back(device);
   options->threads = 2;
   auto gloo = c10::make_intrusive<Gloo>(store, rank, size, options);
   gloo->set_timeout(timeout);

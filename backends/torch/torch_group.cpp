@@ -18,6 +18,7 @@
 #include "backends/torch/nccl.hpp"
 #include "backends/torch/shm_collective.hpp"
 #include "runtime/base/host.hpp"
+#include "runtime/base/log.hpp"
 #include "runtime/session/session.hpp"
 
 namespace troupe {
@@ -68,9 +69,9 @@ TorchConfig parse_torch_config(const Json& options) {
     } else if (key == "interface") {
       if (!value.is_string()) refuse("interface", value, "an address or the name of an interface");
       config.interface = value;
-    } else if (key == "shared_memory") {
-      if (!value.is_boolean()) refuse("shared_memory", value, "true, false");
-      config.shared_memory = value;
+    } else if (key == "shared_memory" || key == "keep_memory") {
+      if (!value.is_boolean()) refuse(key.c_str(), value, "true, false");
+      (key == "shared_memory" ? config.shared_memory : config.keep_memory) = value;
     } else if (key == "pretend_hosts") {
       if (!value.is_number_integer() || value.get<std::int64_t>() < 0 || value.get<std::int64_t>() > 4096)
         refuse("pretend_hosts", value, "0 (as they are) to 4096");
@@ -81,7 +82,7 @@ TorchConfig parse_torch_config(const Json& options) {
     } else {
       throw Error(ErrorCode::invalid_option,
                   fmt::format("TorchConfig has no option \"{}\"; valid: backend, init_method, timeout_s, interface, "
-                              "shared_memory, pretend_hosts, gpus_per_worker",
+                              "shared_memory, keep_memory, pretend_hosts, gpus_per_worker",
                               key));
     }
   }
@@ -213,13 +214,28 @@ void TorchGroup::abort() noexcept {
   if (nccl_) nccl_->abort();
 }
 
+bool TorchGroup::has_lost_peers() const {
+  std::lock_guard lock(mutex_);
+  return gloo_ && gloo_->has_lost_peers();
+}
+
 std::shared_ptr<TorchGroup> TorchGroup::find() {
   const auto session = detail::Session::current();
   return session ? session->data().get<TorchGroup>("torch") : nullptr;
 }
 
 std::shared_ptr<TorchGroup> TorchGroup::current(const char* caller) {
-  if (auto group = detail::Session::require(caller)->data().get<TorchGroup>("torch")) return group;
+  const auto session = detail::Session::require(caller);
+  if (session->joining()) {
+    const auto text = fmt::format(
+        "{} was called on rank {}, which replaces a lost worker in a live run, before its Recoverable's steps(): the "
+        "others are in their loops and do not answer. Only prepare_model(), prepare_data_loader() and barrier() may "
+        "come before steps(); move the call behind it, or into the loop",
+        caller, session->ranks().world_rank);
+    log_error("{}", text);
+    throw GroupLost(text);
+  }
+  if (auto group = session->data().get<TorchGroup>("torch")) return group;
   throw Error(ErrorCode::invalid_state,
               fmt::format("{} needs a group of workers, but the trainer has no torch backend: give it .backend = "
                           "\"torch\"",

@@ -40,8 +40,11 @@ public:
 
   /// From any thread: ends pending operations with GroupLost, and all later ones.
   void abort() noexcept;
+  /// A loop that uses the c10d group itself is told of lost peers by c10d's own exceptions.
+  bool has_lost_peers() const;
 
-  /// The group of the calling rank; throws invalid_state when its trainer has no torch backend.
+  /// The group of the calling rank; throws invalid_state when its trainer has no torch backend, and GroupLost while the
+  /// rank joins a live run.
   static std::shared_ptr<TorchGroup> current(const char* caller);
   /// The same, but null when there is none.
   static std::shared_ptr<TorchGroup> find();
@@ -68,5 +71,8 @@ private:
   std::shared_ptr<NcclGroup> nccl_;
   bool gloo_formed_ = false;
 };
+
+/// Collective::all_gather_values() in the group of the calling rank; of one rank, a copy.
+std::vector<at::Tensor> all_gather_values(const at::Tensor& values);
 
 }  // namespace troupe

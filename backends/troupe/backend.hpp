@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <troupe/json.hpp>
+#include <troupe/options.hpp>
 #include <troupe/store.hpp>
 
 namespace troupe {
@@ -38,18 +39,25 @@ public:
   /// On another thread, while the function or on_start() may be waiting for other ranks: end those waits with
   /// GroupLost. The group is not used any more; on_shutdown() follows.
   virtual void on_abort() {}
+  /// The function has thrown something that is no error of troupe's. True: because other ranks are gone, so it counts
+  /// as GroupLost.
+  virtual bool has_lost_peers() { return false; }
 };
 
 using BackendFactory = std::function<std::unique_ptr<Backend>(const Json& options)>;
+/// Throws for options that the factory would refuse.
+using BackendCheck = std::function<void(const Json& options)>;
 
 /// Makes `name` usable as TrainerOptions::backend. Call it before main() or before troupe::init(): workers must know
-/// it too. Returns true, so that it can initialize a global.
-bool register_backend(const std::string& name, BackendFactory factory);
+/// it too. The factory is called in workers; the check, if there is one, already in the Trainer's constructor. Returns
+/// true, so that it can initialize a global.
+bool register_backend(const std::string& name, BackendFactory factory, BackendCheck check = {});
 /// Names that can be used now, sorted.
 std::vector<std::string> backend_names();
 /// Throws invalid_option with the list of names for an unknown one.
 std::unique_ptr<Backend> make_backend(const std::string& name, const Json& options);
-/// Throws what make_backend would throw for the name, without making one. The empty name (no backend) is fine.
-void require_backend(const std::string& name);
+/// Throws what make_backend would throw for the name, and what the backend's check throws for the options, without
+/// making one. The empty name (no backend) is fine.
+void require_backend(const BackendConfig& backend);
 
 }  // namespace troupe

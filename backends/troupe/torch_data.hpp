@@ -10,6 +10,7 @@
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -48,6 +49,8 @@ public:
   void begin_epoch();
   /// The next batch; null at the end of the epoch.
   std::shared_ptr<void> next();
+  /// The next batch; after the last of an epoch, the first of the next.
+  std::shared_ptr<void> next_of_any_epoch();
 
   std::size_t size() const;
   std::int64_t epoch() const;
@@ -56,6 +59,14 @@ public:
   void set_epoch(std::int64_t epoch);
   Json state() const;
   void load_state(const Json& state);
+
+  /// Samples that all workers together take with each batch.
+  std::int64_t global_batch() const;
+  /// load_state() in the middle of a loop, which then goes on there.
+  void go_on_at(const Json& state);
+  /// The group was formed anew: goes on with the present ranks, in the middle of a loop too. Batches keep their size on
+  /// each worker, or become such that all together take about `global_batch` samples.
+  void reshard(std::optional<std::int64_t> global_batch);
 
   /// Throws for options that no loader can have. Gives the number of functions the constructor wants.
   static std::size_t makers(const DataLoaderOptions& options, bool copyable);
@@ -99,6 +110,14 @@ public:
 
   explicit DataLoader(std::unique_ptr<detail::LoaderCore> core) : core_(std::move(core)) {}
 
+  /// The next batch, for loops that count steps: begins the first epoch, and each further one behind the last batch of
+  /// the one before. Valid until the next call.
+  Batch& next() {
+    batch_.reset();
+    batch_ = std::static_pointer_cast<Batch>(core_->next_of_any_epoch());
+    return *batch_;
+  }
+
   /// Begins the next epoch, or goes on where load_state() says.
   Iterator begin() {
     core_->begin_epoch();
@@ -123,8 +142,11 @@ public:
   /// for a state of another data set or seed.
   void load_state(const Json& state) { core_->load_state(state); }
 
+  detail::LoaderCore& core() const { return *core_; }
+
 private:
   std::unique_ptr<detail::LoaderCore> core_;
+  std::shared_ptr<Batch> batch_;  // of next()
 };
 
 /// Tensors in memory whose first dimension counts the samples: prepare_data_loader({x, y}, ...).
@@ -146,15 +168,13 @@ template <class Dataset>
 auto prepare_data_loader(Dataset&& dataset, const DataLoaderOptions& options = {}) {
   using Data = std::decay_t<Dataset>;
   using Batch = decltype(detail::make_batch(std::declval<Data&>(), {}, c10::Device(c10::kCPU)));
-  const auto device = detail::loader_device();
   const auto size = detail::size_of(dataset);
   const auto count = detail::LoaderCore::makers(options, std::copy_constructible<Data>);
   std::vector<detail::MakeBatch> makers;
   const auto add = [&](std::shared_ptr<Data> data) {
-    makers.push_back(
-        [data = std::move(data), device](const std::vector<std::size_t>& indices) -> std::shared_ptr<void> {
-          return std::make_shared<Batch>(detail::make_batch(*data, indices, device));
-        });
+    makers.push_back([data = std::move(data)](const std::vector<std::size_t>& indices) -> std::shared_ptr<void> {
+      return std::make_shared<Batch>(detail::make_batch(*data, indices, detail::loader_device()));
+    });
   };
   if constexpr (std::copy_constructible<Data>)
     while (makers.size() + 1 < count) add(std::make_shared<Data>(dataset));

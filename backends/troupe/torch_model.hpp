@@ -65,6 +65,10 @@ struct PrepareModelOptions {
   bool check_gradients = false;
   /// CommHook::bf16, CommHook::fp16 or your own function.
   CommHook comm_hook = {};
+  /// False: the model stays on the device where it is, which must be that of the group.
+  bool move_to_device = true;
+  /// False: backward() leaves gradients alone, for a loop that averages them itself. (Ray's name; nothing is wrapped.)
+  bool wrap_ddp = true;
 };
 
 /// The device this worker computes on.

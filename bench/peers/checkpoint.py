@@ -62,7 +62,8 @@ def peers():
     try:
         from safetensors.torch import load_file, save_file
 
-        found["safetensors"] = (save_file, lambda path, state: load_file(path))
+        # Its tensors are mapped; the others' are in memory, so these are brought there too.
+        found["safetensors"] = (save_file, lambda path, state: {key: one.clone() for key, one in load_file(path).items()})
     except ImportError as error:
         print(f"skipped: safetensors ({error})", file=sys.stderr)
     return found

@@ -23,11 +23,23 @@ std::string output_of(const std::string& command) {
 
 std::string quoted(const std::string& word) { return "'" + word + "'"; }
 
+std::string python_command() {
+  const char* chosen = std::getenv("TROUPE_BENCH_PYTHON");
+  return quoted(chosen ? chosen : "python3");
+}
+
 }  // namespace
 
+Json run_peer(const std::string& script, const std::vector<std::string>& arguments) {
+  auto command =
+      "OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo " + python_command() + " " + TROUPE_BENCH_PEERS + "/" + script;
+  for (const auto& argument : arguments) command += " " + quoted(argument);
+  const auto text = output_of(command);
+  return text.empty() ? Json::array() : Json::parse(text);
+}
+
 Json run_torchrun(const std::vector<std::string>& cases) {
-  const char* chosen = std::getenv("TROUPE_BENCH_PYTHON");
-  const auto python = quoted(chosen ? chosen : "python3");
+  const auto python = python_command();
   if (std::system((python + " -c 'import torch.distributed' 2>/dev/null").c_str()) != 0) {
     std::cerr << "torchrun is left out: " << python << " has no torch (set TROUPE_BENCH_PYTHON to one that has)\n";
     return Json::object();

@@ -13,4 +13,7 @@ namespace troupe::bench {
 /// stderr, where Python ($TROUPE_BENCH_PYTHON, else python3) has no torch.
 Json run_torchrun(const std::vector<std::string>& cases);
 
+/// What a script of peers/ prints, a JSON list; empty, with its word on stderr, where what it needs is missing.
+Json run_peer(const std::string& script, const std::vector<std::string>& arguments);
+
 }  // namespace troupe::bench

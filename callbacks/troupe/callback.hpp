@@ -20,8 +20,10 @@ struct TrainingInfo {
 
 /// What comes with a round.
 struct ResultInfo {
-  int attempt = 1;         ///< 1, and one more after each restart
-  std::int64_t round = 0;  ///< 1-based, starts again with a new attempt
+  int attempt = 1;  ///< 1, and one more after each restart
+  /// 1-based. A function that went on from a checkpoint counts on from there, and rounds that were shown before it
+  /// failed are not shown again; one without checkpoints begins at 1 again, with a higher attempt.
+  std::int64_t round = 0;
   int world_size = 0;
   std::function<void()> stop = [] {};  ///< ends the run in good order; run() returns
 };

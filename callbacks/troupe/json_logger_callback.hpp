@@ -19,7 +19,9 @@ struct JsonLoggerOptions {
 };
 
 /// Writes a JSON array with one element a round: the list of the logged ranks' metrics. Constant cost a report, and
-/// the file is valid JSON after every report, whatever kills the program. NaN and infinity are written as null.
+/// the file is valid JSON at any moment, whatever kills the program (on NFS and other file systems without
+/// RENAME_EXCHANGE a kill in the middle of a report can cut its element). Until finish_training() a second copy lies
+/// beside it, `.results.json.next`. NaN and infinity are written as null.
 class JsonLoggerCallback : public TrainingCallback {
 public:
   explicit JsonLoggerCallback(JsonLoggerOptions options = {});

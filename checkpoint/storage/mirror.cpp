@@ -12,6 +12,15 @@
 
 namespace troupe::storage {
 
+namespace {
+
+/// The name with the higher number at its end: a longer one has more digits.
+std::string later(const std::string& left, const std::string& right) {
+  return std::pair(left.size(), left) < std::pair(right.size(), right) ? right : left;
+}
+
+}  // namespace
+
 CheckpointMirror::CheckpointMirror(std::unique_ptr<Storage> storage, std::string prefix,
                                    std::function<void(const std::string&)> on_error)
     : storage_(std::move(storage)),
@@ -27,6 +36,8 @@ CheckpointMirror::~CheckpointMirror() {
   changed_.notify_all();
   thread_.join();
 }
+
+void CheckpointMirror::adopt(std::set<std::string> names) { adopted_ = std::move(names); }
 
 void CheckpointMirror::want(Wanted wanted) {
   {
@@ -59,18 +70,24 @@ void CheckpointMirror::run() {
 /// The newest first: it is the one that somebody needs. What goes, goes when what stays is there.
 void CheckpointMirror::reconcile(const Wanted& wanted) {
   bool is_whole = true;
+  try {
+    if (!adopted_.empty())
+      for (const auto& there : list_checkpoints(*storage_, prefix_ + "/"))
+        if (auto name = there.key.substr(prefix_.size() + 1); adopted_.contains(name)) stored_.insert(std::move(name));
+    adopted_.clear();
+  } catch (const std::exception& error) {
+    return on_error_(fmt::format("cannot see what is in {}: {}", storage_->name(), error.what()));
+  }
   for (auto place = wanted.rbegin(); place != wanted.rend(); ++place) {
     const auto& [name, folder] = *place;
     if (stored_.contains(name)) continue;
     try {
-      // One that an earlier program brought there is whole, and not ours to remove.
-      if (storage_->head(key_of(name) + "/" + std::string(detail::manifest_name))) continue;
       upload_checkpoint(folder, *storage_, key_of(name));
       stored_.insert(name);
     } catch (const std::exception& error) {
       // One that was removed or moved here meanwhile: the next wish says which, and what was copied of it goes.
       if (!std::filesystem::exists(folder / detail::manifest_name)) {
-        remove(name);
+        try_to_remove(name, remove_unfinished);
         continue;
       }
       is_whole = false;
@@ -83,13 +100,13 @@ void CheckpointMirror::reconcile(const Wanted& wanted) {
       ++stored;
       continue;
     }
-    stored = remove(*stored) ? stored_.erase(stored) : std::next(stored);
+    stored = try_to_remove(*stored, remove_checkpoint) ? stored_.erase(stored) : std::next(stored);
   }
 }
 
-bool CheckpointMirror::remove(const std::string& name) {
+bool CheckpointMirror::try_to_remove(const std::string& name, void (*remove)(Storage&, const std::string&)) {
   try {
-    remove_checkpoint(*storage_, key_of(name));
+    remove(*storage_, key_of(name));
     return true;
   } catch (const std::exception& error) {
     on_error_(fmt::format("{} is still in {}: {}", name, storage_->name(), error.what()));
@@ -98,12 +115,22 @@ bool CheckpointMirror::remove(const std::string& name) {
 }
 
 std::optional<std::filesystem::path> CheckpointMirror::fetch_latest(const std::filesystem::path& parent) {
-  const auto there = list_checkpoints(*storage_, prefix_ + "/");
-  if (there.empty()) return std::nullopt;
-  const auto& key = there.back().key;  // six digits: the last name is the newest
-  const auto folder = parent / key.substr(prefix_.size() + 1);
-  download_checkpoint(*storage_, key, folder);
+  std::string newest;
+  for (const auto& stored : list_checkpoints(*storage_, prefix_ + "/"))
+    newest = later(newest, stored.key.substr(prefix_.size() + 1));
+  if (newest.empty()) return std::nullopt;
+  const auto folder = parent / newest;
+  download_checkpoint(*storage_, key_of(newest), folder);
   return folder;
+}
+
+std::optional<std::string> latest_stored_run(Storage& storage, const std::string& prefix) {
+  std::string newest;
+  for (const auto& stored : list_checkpoints(storage, prefix + "/")) {
+    const auto run = stored.key.substr(prefix.size() + 1);
+    newest = later(newest, run.substr(0, run.find('/')));
+  }
+  return newest.empty() ? std::nullopt : std::optional(newest);
 }
 
 }  // namespace troupe::storage

@@ -29,6 +29,9 @@ public:
   CheckpointMirror(const CheckpointMirror&) = delete;
   CheckpointMirror& operator=(const CheckpointMirror&) = delete;
 
+  /// Names of what an earlier program of this run may have brought there; everything else in storage is another run's
+  /// and is left alone. Before the first want().
+  void adopt(std::set<std::string> names);
   /// What should be there from now on; never waits. While a copy is under way, only the last wish counts.
   void want(Wanted wanted);
   /// Waits until storage holds what is wanted, or a last try has failed.
@@ -40,13 +43,15 @@ public:
 private:
   void run();
   void reconcile(const Wanted& wanted);
-  bool remove(const std::string& name);
+  bool try_to_remove(const std::string& name, void (*remove)(Storage&, const std::string&));
   std::string key_of(const std::string& name) const { return prefix_ + "/" + name; }
 
   const std::unique_ptr<Storage> storage_;
   const std::string prefix_;
   const std::function<void(const std::string&)> on_error_;
-  std::set<std::string> stored_;  // the mirror's thread only: what it has brought there
+  // The mirror's thread only, after the first want().
+  std::set<std::string> adopted_;  // may be there
+  std::set<std::string> stored_;   // what this run has brought there
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -55,5 +60,8 @@ private:
   bool is_ending_ = false;
   std::thread thread_;
 };
+
+/// "run_003": the newest run that has a checkpoint in storage below `prefix`, or nothing.
+std::optional<std::string> latest_stored_run(Storage& storage, const std::string& prefix);
 
 }  // namespace troupe::storage

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <condition_variable>
-#include <cstring>
 #include <random>
 #include <utility>
 
@@ -64,7 +63,7 @@ struct Transfer {
   static std::size_t on_read(char* out, std::size_t size, std::size_t count, void* self) {
     auto& transfer = *static_cast<Transfer*>(self);
     const auto part = transfer.body.substr(transfer.sent, size * count);
-    std::memcpy(out, part.data(), part.size());
+    part.copy(out, part.size());
     transfer.sent += part.size();
     return part.size();
   }

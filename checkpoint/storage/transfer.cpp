@@ -126,4 +126,9 @@ void remove_checkpoint(Storage& storage, const std::string& key) {
   parallel_for(objects.size(), objects_at_once, [&](std::size_t i) { storage.remove(objects[i].key); });
 }
 
+void remove_unfinished(Storage& storage, const std::string& key) {
+  check_key(key);
+  if (!storage.head(manifest_key(key))) remove_checkpoint(storage, key);
+}
+
 }  // namespace troupe::storage

@@ -33,4 +33,7 @@ std::vector<StoredCheckpoint> list_checkpoints(Storage& storage, const std::stri
 /// No error if there is none. What a broken upload left under `key` is removed too.
 void remove_checkpoint(Storage& storage, const std::string& key);
 
+/// Only what a broken upload left under `key`: a whole checkpoint stays.
+void remove_unfinished(Storage& storage, const std::string& key);
+
 }  // namespace troupe::storage

@@ -4,7 +4,9 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <troupe/error.hpp>
@@ -19,8 +21,13 @@ using Duration = std::chrono::milliseconds;
 enum class FailureKind : std::uint8_t {
   worker_lost,  ///< a process died or its connection broke: retried within max_retries
   user_error,   ///< the train function threw: retried only if asked
+  resized,      ///< runs again with another number of workers: costs nothing
   fatal,        ///< running again cannot help: never retried
+  preempted,    ///< a worker was taken away with notice: retried at no cost
 };
+
+/// "lost worker", "user error" ...: as it stands in logs and in run.json.
+std::string_view cause_name(FailureKind kind);
 
 /// Why an attempt, a start or a run ended.
 struct Failure {
@@ -28,7 +35,9 @@ struct Failure {
   ErrorCode code = ErrorCode::internal;
   int rank = -1;  ///< -1: no rank in particular
   std::string text;
-  std::vector<std::string> log_lines;  ///< the rank's last output, oldest first
+  std::vector<std::string> log_lines = {};  ///< the rank's last output, oldest first
+  std::int64_t round = -1;                  ///< the rank was past this one; -1: not known
+  std::optional<std::int64_t> step = {};    ///< of a function that goes on in place: past this one; -1: none
 };
 
 }  // namespace troupe::engine

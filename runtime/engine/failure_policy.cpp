@@ -6,6 +6,57 @@
 #include <fmt/format.h>
 
 namespace troupe::engine {
+namespace {
+
+long long seconds(Duration duration) { return std::chrono::duration_cast<std::chrono::seconds>(duration).count(); }
+
+std::string place_of(const Failure& failure) {
+  if (!failure.step) return fmt::format("after round {}", failure.round);
+  return *failure.step < 0 ? "before its first step" : fmt::format("after step {}", *failure.step);
+}
+
+}  // namespace
+
+RetryLimits retry_limits(const detail::Settings& settings) {
+  const auto& policy = settings.retry_policy;
+  return {.max_retries = settings.max_retries,
+          .retry_user_errors = settings.retry_user_errors,
+          .window_restarts = policy.crash_loop_restarts,
+          .window = policy.crash_loop_window,
+          .first_delay = policy.first_delay,
+          .longest_delay = policy.longest_delay,
+          .fruitless_restarts = policy.restarts_without_progress};
+}
+
+std::string_view cause_name(FailureKind kind) {
+  switch (kind) {
+    case FailureKind::worker_lost:
+      return "lost worker";
+    case FailureKind::user_error:
+      return "user error";
+    case FailureKind::preempted:
+      return "preemption";
+    case FailureKind::resized:
+      return "resize";
+    case FailureKind::fatal:
+      break;
+  }
+  return "fatal";
+}
+
+std::string to_string(const Decision& made) {
+  const auto& decision = made.decision;
+  const auto later = decision.delay.count() == 0 ? "" : fmt::format(" in {} ms", decision.delay.count());
+  if (made.in_place && made.cause == FailureKind::resized)
+    return fmt::format("{}; {}{}", made.error, decision.reason, later);
+  auto text = fmt::format("attempt {} {} ({}): ", made.attempt, made.in_place ? "is damaged" : "failed",
+                          cause_name(made.cause));
+  if (made.rank >= 0) text += fmt::format("rank {} ", made.rank);
+  text += made.error + "; ";
+  if (!decision.retry) return text + "the run ends: " + decision.reason;
+  if (made.in_place) text += "the others go on in place: ";
+  return text + decision.reason + (later.empty() ? " at once" : later);
+}
 
 bool RestartWindow::allow(Time now) {
   std::erase_if(history_, [&](Time restart) { return now - restart >= window_; });
@@ -14,35 +65,108 @@ bool RestartWindow::allow(Time now) {
   return true;
 }
 
-RetryDecision FailurePolicy::decide(const Failure& failure, Time now) {
+FailurePolicy::FailurePolicy(RetryLimits limits)
+    : limits_(limits),
+      window_(limits.window_restarts, limits.window),
+      preemptions_(limits.window_preemptions, limits.preemption_window) {}
+
+void FailurePolicy::attempt_begun(Time now) {
+  begun_ = now;
+  worked_ = false;
+  progressed_ = false;
+}
+
+RetryDecision FailurePolicy::decide(const Failure& failure, Time now, bool in_place) {
+  auto decision = decide_restart(failure, now);
+  if (in_place && decision.retry) attempt_begun(now + decision.delay);
+  return decision;
+}
+
+RetryDecision FailurePolicy::decide_restart(const Failure& failure, Time now) {
   if (failure.kind == FailureKind::fatal) return {false, {}, "running again cannot help"};
+  if (failure.kind == FailureKind::resized) return {true, {}, "the number of workers changes"};
+  if (failure.kind == FailureKind::preempted) return decide_preemption(now);
   const bool user_error = failure.kind == FailureKind::user_error;
   if (user_error && !limits_.retry_user_errors)
     return {false, {}, "exceptions of the train function are not retried (option retry_user_errors)"};
 
-  int& count = user_error ? user_errors_ : lost_workers_;
+  int& count = user_error ? counts_.user_errors : counts_.lost_workers;
   if (limits_.max_retries >= 0 && count >= limits_.max_retries)
     return {false, {}, fmt::format("max_retries = {} is used up", limits_.max_retries)};
-  if (!window_.allow(now))
+  if (auto why = why_hopeless(failure, now); !why.empty()) return {false, {}, std::move(why)};
+  count += 1;
+  is_restart_ = true;
+  return {
+      true, next_delay(),
+      fmt::format("restart {} of {}", count, limits_.max_retries < 0 ? "any" : std::to_string(limits_.max_retries))};
+}
+
+/// Restarts that cannot be expected to help, whatever is left of the budget.
+std::string FailurePolicy::why_hopeless(const Failure& failure, Time now) {
+  if (failure.kind == FailureKind::user_error && (failure.round >= 0 || failure.step)) {
+    const Place place(failure.round, failure.step, failure.text);
+    if (last_user_error_ == place)
+      return fmt::format("the same exception as before at the same place ({})", place_of(failure));
+    last_user_error_ = place;
+  }
+  if (died_at_once(now)) {
+    if (window_.allow(now)) return {};
+    return fmt::format("crash loop: {} restarts within {} s without progress between them", limits_.window_restarts,
+                       seconds(limits_.window));
+  }
+  if (!is_restart_ || progressed_) return {};
+  fruitless_ += 1;
+  if (limits_.fruitless_restarts < 0 || fruitless_ < limits_.fruitless_restarts) return {};
+  return fmt::format("no progress in {} restarts: no round or step that was not seen before, and no checkpoint",
+                     fruitless_);
+}
+
+/// So soon that the window, not the count of fruitless restarts, ends a series of such deaths.
+bool FailurePolicy::died_at_once(Time now) const {
+  return !worked_ && !progressed_ && now - begun_ < limits_.window / (2 * std::max(limits_.window_restarts, 1));
+}
+
+RetryDecision FailurePolicy::decide_preemption(Time now) {
+  if (!preemptions_.allow(now))
     return {false,
             {},
-            fmt::format("{} restarts within {} s without a completed round between them", limits_.window_restarts,
-                        std::chrono::duration_cast<std::chrono::seconds>(limits_.window).count())};
-  count += 1;
+            fmt::format("{} preemptions within {} s without progress between them", limits_.window_preemptions,
+                        seconds(limits_.preemption_window))};
+  counts_.preemptions += 1;
+  return {true, Duration{0}, fmt::format("restart after preemption {}, which costs no retry", counts_.preemptions)};
+}
+
+Duration FailurePolicy::next_delay() {
   Duration delay{0};
   if (without_progress_ > 0) {
     const int doublings = std::min(without_progress_ - 1, 20);
     delay = std::min(limits_.longest_delay, limits_.first_delay * (1 << doublings));
   }
   without_progress_ += 1;
-  return {
-      true, delay,
-      fmt::format("restart {} of {}", count, limits_.max_retries < 0 ? "any" : std::to_string(limits_.max_retries))};
+  return delay;
 }
 
 void FailurePolicy::progress() {
   window_.clear();
+  preemptions_.clear();
   without_progress_ = 0;
+  fruitless_ = 0;
+  progressed_ = true;
+}
+
+void FailurePolicy::replay(const Decision& decision) {
+  if (!decision.decision.retry || decision.cause == FailureKind::resized) return;
+  if (decision.cause == FailureKind::preempted) {
+    counts_.preemptions += 1;
+    preemptions_.allow(decision.time);
+    return;
+  }
+  const bool user_error = decision.cause == FailureKind::user_error;
+  (user_error ? counts_.user_errors : counts_.lost_workers) += 1;
+  if (user_error) last_user_error_.emplace(decision.round, decision.step, decision.error);
+  window_.allow(decision.time);
+  without_progress_ += 1;
+  is_restart_ = true;
 }
 
 }  // namespace troupe::engine

@@ -2,9 +2,12 @@
 // Decides, as data, whether a failed attempt is followed by another one.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "runtime/base/settings.hpp"
 #include "runtime/engine/failure.hpp"
 
 namespace troupe::engine {
@@ -12,17 +15,38 @@ namespace troupe::engine {
 struct RetryLimits {
   int max_retries = 3;  ///< -1: no limit; counted for lost workers and for user errors apart
   bool retry_user_errors = false;
-  int window_restarts = 5;  ///< so many restarts within `window` without progress end the run
+  int window_restarts = 5;  ///< so many restarts within `window` of attempts that died at once end the run
   Duration window = std::chrono::seconds(60);
   Duration first_delay = std::chrono::milliseconds(100);  ///< the second restart without progress; then doubling
   Duration longest_delay = std::chrono::seconds(10);
+  int fruitless_restarts = 3;    ///< so many restarts in a row without progress end the run; -1: no limit
+  int window_preemptions = 100;  ///< so many within `preemption_window` without progress end the run
+  Duration preemption_window = std::chrono::hours(1);
 };
+
+RetryLimits retry_limits(const detail::Settings& settings);
 
 struct RetryDecision {
   bool retry = false;
   Duration delay{0};
   std::string reason;  ///< one line for people
 };
+
+/// What followed a failure: for the log, run.json and the journal.
+struct Decision {
+  Time time{};
+  int attempt = 0;
+  FailureKind cause = FailureKind::fatal;
+  int rank = -1;
+  std::string error;
+  std::int64_t round = -1;
+  RetryDecision decision;
+  bool in_place = false;  ///< those that are left wait in the function
+  std::optional<std::int64_t> step = {};
+};
+
+/// One line for the log.
+std::string to_string(const Decision& made);
 
 /// Counts restarts inside a sliding window.
 class RestartWindow {
@@ -39,21 +63,53 @@ private:
   std::vector<Time> history_;  // oldest first
 };
 
+/// Restarts so far, by cause.
+struct RestartCounts {
+  int lost_workers = 0;
+  int user_errors = 0;
+  int preemptions = 0;
+};
+
+/// Three budgets (lost workers, user errors, preemptions), a window that ends crash loops, and an end for runs that do
+/// not get anywhere. What counts is the stretch from the begin of an attempt, or from where it went on in place, to the
+/// next failure. One that ends before its first round or step, and soon, has died at once: the window is for those. Any
+/// other stretch without progress is fruitless.
 class FailurePolicy {
 public:
-  explicit FailurePolicy(RetryLimits limits) : limits_(limits), window_(limits.window_restarts, limits.window) {}
+  explicit FailurePolicy(RetryLimits limits);
 
-  RetryDecision decide(const Failure& failure, Time now);
-  /// A round was completed: the next failure is not part of a crash loop.
+  void attempt_begun(Time now);
+  /// `in_place`: those that are left wait in the function. If they may go on, a new stretch begins with that.
+  RetryDecision decide(const Failure& failure, Time now, bool in_place = false);
+  /// A round or step was completed, perhaps one that an earlier attempt had completed too.
+  void worked() { worked_ = true; }
+  /// A round that no attempt has come to before, a committed checkpoint, or a step committed in place: whatever failed
+  /// before, running again helped.
   void progress();
-  int restarts() const { return lost_workers_ + user_errors_; }
+  /// A restart that an earlier program decided on.
+  void replay(const Decision& decision);
+
+  const RestartCounts& restarts() const { return counts_; }
 
 private:
+  RetryDecision decide_restart(const Failure& failure, Time now);
+  RetryDecision decide_preemption(Time now);
+  bool died_at_once(Time now) const;
+  std::string why_hopeless(const Failure& failure, Time now);
+  Duration next_delay();
+
   RetryLimits limits_;
   RestartWindow window_;
-  int lost_workers_ = 0;
-  int user_errors_ = 0;
-  int without_progress_ = 0;
+  RestartWindow preemptions_;
+  RestartCounts counts_;
+  int without_progress_ = 0;  // restarts of either kind: the back-off
+  int fruitless_ = 0;         // restarts that got nowhere new
+  bool is_restart_ = false;
+  bool worked_ = false;
+  bool progressed_ = false;
+  Time begun_{};
+  using Place = std::tuple<std::int64_t, std::optional<std::int64_t>, std::string>;
+  std::optional<Place> last_user_error_;  // round, step and text
 };
 
 }  // namespace troupe::engine

@@ -10,11 +10,45 @@ namespace troupe::engine {
 
 GroupMachine::GroupMachine(GroupLimits limits)
     : limits_(limits),
-      slots_(static_cast<std::size_t>(limits.world_size)),
-      idle_restarts_(slots_.size(), RestartWindow(5, std::chrono::seconds(60))) {}
+      wanted_(std::max(limits.world_size, limits.max_workers)),
+      room_(limits.world_size),
+      slots_(static_cast<std::size_t>(std::max(limits.world_size, limits.max_workers))),
+      idle_restarts_(slots_.size(), RestartWindow(5, std::chrono::seconds(60))),
+      growth_delay_(limits.first_growth_delay) {
+  if (limits_.min_workers == 0) limits_.min_workers = limits_.world_size;
+  for (int rank = 0; rank < limits_.world_size; ++rank) slot(rank).member = true;
+}
 
-bool GroupMachine::all(State state) const {
-  return std::all_of(slots_.begin(), slots_.end(), [state](const Slot& s) { return s.state == state; });
+std::vector<int> GroupMachine::members() const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < places(); ++rank)
+    if (slot(rank).member) ranks.push_back(rank);
+  return ranks;
+}
+
+int GroupMachine::member_count() const { return static_cast<int>(members().size()); }
+
+/// For people, who know no places.
+int GroupMachine::rank_of(int place) const {
+  if (!slot(place).member) return place;
+  const auto ranks = members();
+  return static_cast<int>(std::find(ranks.begin(), ranks.end(), place) - ranks.begin());
+}
+
+int GroupMachine::occupied() const {
+  return static_cast<int>(
+      std::count_if(slots_.begin(), slots_.end(), [](const Slot& s) { return s.member || s.state != State::absent; }));
+}
+
+bool GroupMachine::all_members(State state) const {
+  return std::all_of(slots_.begin(), slots_.end(), [state](const Slot& s) { return !s.member || s.state == state; });
+}
+
+/// Between SendRun and done().
+bool GroupMachine::in_function(int rank) const {
+  const auto state = slot(rank).state;
+  return state == State::running || state == State::held ||
+         (state == State::forming && attempt_ == Attempt::regrouping);
 }
 
 // ---- start ----------------------------------------------------------------------------------------------------------
@@ -27,18 +61,16 @@ GroupActions GroupMachine::start(Time now) {
 }
 
 void GroupMachine::launch(int rank, Time now, GroupActions& actions) {
-  const int failures = slot(rank).start_failures;
-  slot(rank) = Slot{};
-  slot(rank).state = State::starting;
-  slot(rank).start_failures = failures;
-  slot(rank).start_deadline = now + limits_.start_deadline;
+  auto& s = slot(rank);
+  s = Slot{.state = State::starting, .member = s.member, .start_failures = s.start_failures};
+  s.start_deadline = now + limits_.start_deadline;
   epoch_ += 1;
   actions.push_back(LaunchWorker{rank});
 }
 
 void GroupMachine::launch_absent(Time now, GroupActions& actions) {
-  for (int rank = 0; rank < limits_.world_size; ++rank)
-    if (slot(rank).state == State::absent) launch(rank, now, actions);
+  for (int rank = 0; rank < places(); ++rank)
+    if (slot(rank).member && slot(rank).state == State::absent) launch(rank, now, actions);
 }
 
 void GroupMachine::registered(int rank) { slot(rank).registered = true; }
@@ -48,20 +80,27 @@ GroupActions GroupMachine::ready(int rank, Time now) {
   if (slot(rank).state != State::starting || leaving_) return actions;
   slot(rank).state = State::ready;
   slot(rank).start_failures = 0;
+  if (!slot(rank).member) {
+    growth_delay_ = limits_.first_growth_delay;
+    take_in_ready(now, actions);
+  } else if (attempt_ == Attempt::regrouping) {
+    send_in(rank, now, actions);
+  }
   proceed(now, actions);
   return actions;
 }
 
 /// What can be done once all workers are there: form, tell that the group is up, run.
 void GroupMachine::proceed(Time now, GroupActions& actions) {
-  if (!all(State::ready) || (!start_pending_ && attempt_ != Attempt::pending)) return;
+  if (!all_members(State::ready) || (!start_pending_ && attempt_ != Attempt::pending)) return;
+  shortage_.reset();
   if (limits_.forms_group && formed_epoch_ != epoch_) return form_all(now, actions);
   if (std::exchange(start_pending_, false)) actions.push_back(GroupStarted{});
   if (attempt_ == Attempt::pending) run_all(actions);
 }
 
 void GroupMachine::form_all(Time now, GroupActions& actions) {
-  for (int rank = 0; rank < limits_.world_size; ++rank) {
+  for (int rank : members()) {
     slot(rank).state = State::forming;
     slot(rank).start_deadline = now + limits_.start_deadline;
     actions.push_back(SendForm{rank, epoch_});
@@ -71,8 +110,14 @@ void GroupMachine::form_all(Time now, GroupActions& actions) {
 GroupActions GroupMachine::formed(int rank, std::uint64_t epoch, Time now) {
   GroupActions actions;
   if (slot(rank).state != State::forming || leaving_) return actions;
+  if (attempt_ == Attempt::regrouping) {
+    slot(rank).state = State::held;
+    slot(rank).formed = epoch;
+    proceed_regrouping(now, actions);
+    return actions;
+  }
   slot(rank).state = State::ready;
-  if (epoch == epoch_ && all(State::ready)) formed_epoch_ = epoch;
+  if (epoch == epoch_ && all_members(State::ready)) formed_epoch_ = epoch;
   proceed(now, actions);
   return actions;
 }
@@ -80,50 +125,84 @@ GroupActions GroupMachine::formed(int rank, std::uint64_t epoch, Time now) {
 GroupActions GroupMachine::form_failed(int rank, std::uint64_t epoch, Failure failure, Time now) {
   GroupActions actions;
   if (slot(rank).state != State::forming || leaving_) return actions;
-  slot(rank).state = State::ready;
+  const bool regrouping = attempt_ == Attempt::regrouping;
+  slot(rank).state = regrouping ? State::held : State::ready;
   if (epoch == epoch_ && failure.code != ErrorCode::group_lost) {
     epoch_ += 1;
     abort_forming(actions);
-    give_up_start(std::move(failure), actions);
+    give_up_start(std::move(failure), now, actions);
     return actions;
   }
   // A rank that noticed the loss of another before we did: nobody can form this epoch any more.
   if (epoch == epoch_) epoch_ += 1;
   abort_forming(actions);
-  proceed(now, actions);
+  if (regrouping)
+    proceed_regrouping(now, actions);
+  else
+    proceed(now, actions);
   return actions;
 }
 
 void GroupMachine::abort_forming(GroupActions& actions) {
-  for (int rank = 0; rank < limits_.world_size; ++rank)
-    if (slot(rank).state == State::forming) actions.push_back(SendHalt{rank});
+  for (int rank = 0; rank < places(); ++rank)
+    if (slot(rank).state == State::forming) actions.push_back(SendAbort{rank});
 }
 
-GroupActions GroupMachine::setup_failed(Failure failure) {
+GroupActions GroupMachine::setup_failed(Failure failure, Time now) {
   GroupActions actions;
   if (leaving_) return actions;
-  // A replacement that is of no use; the next attempt makes a new one. (A start that fails ends all workers anyway.)
-  if (!start_pending_ && failure.rank >= 0 && limits_.can_kill) {
-    slot(failure.rank).killed = true;
-    actions.push_back(KillWorker{failure.rank, false});
+  if (failure.rank >= 0 && !slot(failure.rank).member) {
+    give_up_newcomer(failure.rank, now, actions);
+    return actions;
   }
-  give_up_start(std::move(failure), actions);
+  // A replacement that is of no use; the next attempt makes a new one. (A start that fails ends all workers anyway.)
+  if (!start_pending_ && failure.rank >= 0 && limits_.can_kill) kill(failure.rank, actions);
+  give_up_start(std::move(failure), now, actions);
   return actions;
 }
 
-GroupActions GroupMachine::launch_failed(Failure failure) {
+GroupActions GroupMachine::launch_failed(Failure failure, Time now) {
   GroupActions actions;
-  slot(failure.rank) = Slot{};
+  slot(failure.rank) = Slot{.member = slot(failure.rank).member};
   if (leaving_)
     end_leave_if_gone(actions);
   else
-    give_up_start(std::move(failure), actions);
+    could_not_start(std::move(failure), now, actions);
   return actions;
 }
 
-void GroupMachine::give_up_start(Failure failure, GroupActions& actions) {
+/// The place stays empty. What needs it goes on without it if that is allowed, and waits for another try if not.
+void GroupMachine::could_not_start(Failure failure, Time now, GroupActions& actions) {
+  if (do_without(failure.rank, failure.text, now, actions)) return;
+  if (attempt_ == Attempt::pending || attempt_ == Attempt::regrouping)
+    try_again_later(std::move(failure), now, actions);
+  else
+    give_up_start(std::move(failure), now, actions);
+}
+
+void GroupMachine::try_again_later(Failure failure, Time now, GroupActions& actions) {
+  if (!shortage_) shortage_ = Shortage{now};
+  auto& shortage = *shortage_;
+  if (shortage.again_at) return;  // together with the others
+  if (shortage.tries == limits_.more_tries) {
+    const auto waited = std::chrono::duration_cast<std::chrono::seconds>(now - shortage.since);
+    failure.text += fmt::format("; {} more tries within {} s did not help", shortage.tries, waited.count());
+    return give_up_start(std::move(failure), now, actions);
+  }
+  const auto delay = std::min(limits_.first_growth_delay * (1 << shortage.tries), limits_.longest_growth_delay);
+  shortage.tries += 1;
+  shortage.again_at = now + delay;
+  decide(failure.text, fmt::format("the others wait, and try {} of {} follows", shortage.tries, limits_.more_tries),
+         now, actions, delay);
+}
+
+void GroupMachine::give_up_start(Failure failure, Time now, GroupActions& actions) {
   failure.kind = FailureKind::fatal;
-  if (start_pending_) {
+  shortage_.reset();
+  if (attempt_ == Attempt::regrouping) {
+    failure_ = std::move(failure);
+    fall_back(now, actions);
+  } else if (start_pending_) {
     start_pending_ = false;
     actions.push_back(StartFailed{std::move(failure)});
   } else if (attempt_ == Attempt::pending) {
@@ -137,36 +216,53 @@ void GroupMachine::give_up_start(Failure failure, GroupActions& actions) {
 GroupActions GroupMachine::begin_attempt(Time now) {
   GroupActions actions;
   if (leaving_) return actions;
-  for (int rank = 0; rank < limits_.world_size; ++rank)
+  for (int rank = 0; rank < places(); ++rank)
     if (slot(rank).state == State::stuck) {
-      actions.push_back(AttemptEnded{Failure{
-          FailureKind::fatal,
-          ErrorCode::invalid_state,
-          rank,
-          fmt::format("thread rank {} still runs the function of an earlier run, so no new one can begin", rank),
-          {}}});
+      actions.push_back(AttemptEnded{
+          Failure{FailureKind::fatal,
+                  ErrorCode::invalid_state,
+                  rank,
+                  fmt::format("thread rank {} still runs the function of an earlier run, so no new one can begin",
+                              rank_of(rank)),
+                  {}}});
       return actions;
     }
   failure_.reset();
+  suspicion_.reset();
   stop_deadline_.reset();
+  shortage_.reset();
   attempt_ = Attempt::pending;
+  drop_surplus(now, actions);
   launch_absent(now, actions);
+  if (!grow_at_ || now >= *grow_at_) grow(now, actions);
+  for (int rank = 0; rank < places() && surplus() < 0; ++rank)
+    if (auto& s = slot(rank); !s.member && !s.dropped && s.state != State::absent) {
+      s.member = true;
+      epoch_ += 1;
+    }
+  resizing_ = false;
   proceed(now, actions);
   return actions;
 }
 
 void GroupMachine::run_all(GroupActions& actions) {
   attempt_ = Attempt::running;
-  for (int rank = 0; rank < limits_.world_size; ++rank) {
+  permission_ = Permission::not_needed;
+  for (int rank : members()) {
     slot(rank).state = State::running;
+    slot(rank).live = slot(rank).joining = false;
+    if (!slot(rank).preempted) slot(rank).taken_at.reset();
     actions.push_back(SendRun{rank});
   }
+  for (int rank : members())
+    if (slot(rank).preempted) announce_preempted(rank, actions);
 }
 
 GroupActions GroupMachine::stop_attempt(bool at_once, Time now) {
   GroupActions actions;
   if (attempt_ == Attempt::pending) {
     attempt_ = Attempt::none;
+    shortage_.reset();
     epoch_ += 1;
     abort_forming(actions);
     actions.push_back(AttemptEnded{std::nullopt});
@@ -174,60 +270,76 @@ GroupActions GroupMachine::stop_attempt(bool at_once, Time now) {
   }
   if (attempt_ == Attempt::none) return actions;
   halt_running(now, actions);
+  failure_.reset();
+  suspicion_.reset();
   if (at_once) kill_or_abandon(actions);
+  end_attempt_if_quiet(actions);
   return actions;
 }
 
 GroupActions GroupMachine::fail_attempt(Failure failure, Time now) {
   GroupActions actions;
-  if (attempt_ != Attempt::running) return actions;
+  if (attempt_ != Attempt::running && attempt_ != Attempt::regrouping) return actions;
   failure_ = std::move(failure);
   halt_running(now, actions);
   end_attempt_if_quiet(actions);
   return actions;
 }
 
-GroupActions GroupMachine::done(int rank, RankEnd end, std::optional<Failure> failure, Time now) {
+GroupActions GroupMachine::done(int rank, RankEnd end, std::optional<Failure> failure, Time now, bool saw_notice) {
   GroupActions actions;
-  if (slot(rank).state != State::running) return actions;
-  slot(rank).state = State::ready;
-  if (end == RankEnd::threw && attempt_ == Attempt::running) {
-    failure_ = std::move(failure);
-    halt_running(now, actions);
+  if (!in_function(rank)) return actions;
+  auto& s = slot(rank);
+  s.state = State::ready;
+  s.joining = false;
+  if (s.dropped) {
+    actions.push_back(SendLeave{rank});
+  } else if (attempt_ == Attempt::running || attempt_ == Attempt::regrouping) {
+    if (end == RankEnd::threw) failure_ = std::move(failure);
+    if (end == RankEnd::returned && saw_notice) answer_notice(rank, actions);
+    if (end == RankEnd::stopped) suspicion_ = group_failed(rank, "it left its function");
+    // A rank may notice the death of another before the Node tells us; the cause follows with lost(). And one that has
+    // left its function cannot go on in place with the others.
+    if (end != RankEnd::returned || attempt_ == Attempt::regrouping) fall_back(now, actions);
   }
-  // A rank may notice the death of another before the Node tells us; the cause follows with lost().
-  if (end == RankEnd::stopped && attempt_ == Attempt::running) halt_running(now, actions);
   end_attempt_if_quiet(actions);
   return actions;
 }
 
+/// All leave the function.
 void GroupMachine::halt_running(Time now, GroupActions& actions) {
-  if (attempt_ == Attempt::running) {
-    attempt_ = Attempt::stopping;
-    stop_deadline_ = now + limits_.stop_deadline;
-    epoch_ += 1;
-    for (int rank = 0; rank < limits_.world_size; ++rank)
-      if (slot(rank).state == State::running) actions.push_back(SendHalt{rank});
-  }
+  if (attempt_ != Attempt::running && attempt_ != Attempt::regrouping) return;
+  for (int rank = 0; rank < places(); ++rank)
+    if (in_function(rank)) {
+      slot(rank).state = State::running;
+      actions.push_back(SendHalt{rank});
+    }
+  attempt_ = Attempt::stopping;
+  permission_ = Permission::not_needed;
+  shortage_.reset();
+  stop_deadline_ = now + limits_.stop_deadline;
+  epoch_ += 1;
 }
 
 void GroupMachine::end_attempt_if_quiet(GroupActions& actions) {
   if (attempt_ != Attempt::running && attempt_ != Attempt::stopping) return;
-  for (const auto& s : slots_)
-    if (s.state == State::running) return;
+  for (int rank = 0; rank < places(); ++rank)
+    if (in_function(rank)) return;
   attempt_ = Attempt::none;
   stop_deadline_.reset();
+  notice_deadline_.reset();
+  if (!failure_) failure_ = std::move(suspicion_);
+  suspicion_.reset();
   actions.push_back(AttemptEnded{std::exchange(failure_, std::nullopt)});
 }
 
 void GroupMachine::kill_or_abandon(GroupActions& actions) {
   stop_deadline_.reset();
-  for (int rank = 0; rank < limits_.world_size; ++rank) {
+  for (int rank = 0; rank < places(); ++rank) {
     auto& s = slot(rank);
     if (s.state != State::running || s.killed) continue;
     if (limits_.can_kill) {
-      s.killed = true;
-      actions.push_back(KillWorker{rank, false});
+      kill(rank, actions);
       continue;
     }
     s.state = State::stuck;
@@ -237,7 +349,7 @@ void GroupMachine::kill_or_abandon(GroupActions& actions) {
                        fmt::format("thread rank {} did not stop within {} ms (shutdown_deadline). A thread cannot be "
                                    "killed: let the function call train::report() or check train::should_stop(), or "
                                    "use placement process",
-                                   rank, limits_.stop_deadline.count()),
+                                   rank_of(rank), limits_.stop_deadline.count()),
                        {}};
   }
   end_attempt_if_quiet(actions);
@@ -245,9 +357,42 @@ void GroupMachine::kill_or_abandon(GroupActions& actions) {
 
 // ---- losses ---------------------------------------------------------------------------------------------------------
 
+/// Its death is no failure, unless it was dying already.
+void GroupMachine::kill(int rank, GroupActions& actions) {
+  slot(rank).killed = !slot(rank).going;
+  actions.push_back(KillWorker{rank, false});
+}
+
+/// The first failure of an incident is its reason; what comes after the permission to go on is another one.
+void GroupMachine::note_failure(Failure failure) {
+  const bool is_another =
+      attempt_ == Attempt::regrouping && (permission_ == Permission::given || permission_ == Permission::not_needed);
+  if (!failure_ || is_another) failure_ = std::move(failure);
+}
+
 GroupActions GroupMachine::disconnected(int rank, Time now) {
   GroupActions actions;
-  if (slot(rank).state == State::running && attempt_ == Attempt::running && !leaving_) halt_running(now, actions);
+  auto& s = slot(rank);
+  if (s.dropped) return actions;  // the others do without it
+  s.going = !s.killed;
+  if (s.state == State::running && attempt_ == Attempt::running && !leaving_) {
+    if (can_regroup(rank))
+      regroup(Permission::needed, now, actions);
+    else
+      halt_running(now, actions);
+  }
+  return actions;
+}
+
+GroupActions GroupMachine::give_up(int rank, const std::string& cause, Time now) {
+  const auto& s = slot(rank);
+  if (s.state == State::absent || s.state == State::stuck || s.killed || leaving_) return {};
+  if (!limits_.can_kill)
+    return fail_attempt(
+        Failure{FailureKind::fatal, ErrorCode::deadline, rank, fmt::format("rank {} is {}", rank_of(rank), cause), {}},
+        now);
+  auto actions = disconnected(rank, now);
+  actions.push_back(KillWorker{rank, false});
   return actions;
 }
 
@@ -257,24 +402,35 @@ GroupActions GroupMachine::lost(int rank, const std::string& cause, std::vector<
   const auto before = s.state;
   if (before == State::absent || before == State::stuck) return actions;
   const bool expected = s.killed || leaving_;
-  const int failures = s.start_failures;
-  s = Slot{};
-  s.start_failures = failures;
+  const bool was_in_function = in_function(rank);
+  const bool was_dropped = s.dropped;
+  const auto kind = s.preempted ? FailureKind::preempted : FailureKind::worker_lost;
+  s = Slot{.member = s.member, .start_failures = s.start_failures};
   if (leaving_) {
     end_leave_if_gone(actions);
     return actions;
   }
+  if (was_dropped) {
+    grow_if_wanted(now, actions);  // its place is free
+    end_attempt_if_quiet(actions);
+    return actions;
+  }
   if (before == State::starting && expected) {  // given up already, but the next attempt may have begun meanwhile
-    if (attempt_ == Attempt::pending) launch(rank, now, actions);
+    if (attempt_ == Attempt::pending || kind == FailureKind::preempted) launch(rank, now, actions);
     return actions;
   }
   if (before == State::starting) {
     lost_while_starting(rank, cause, std::move(log_lines), now, actions);
     return actions;
   }
-  if (before == State::running) {
-    if (!failure_ && !expected)
-      failure_ = Failure{FailureKind::worker_lost, ErrorCode::worker_lost, rank, cause, std::move(log_lines)};
+  if (was_in_function) {
+    // One that we ended because it did not leave its step is no failure, but nobody has returned either.
+    if (!expected || attempt_ != Attempt::stopping)
+      note_failure({expected ? FailureKind::resized : kind, ErrorCode::worker_lost, rank, cause, std::move(log_lines)});
+    if (can_regroup(rank)) {
+      lost_in_regrouping(rank, expected ? Permission::not_needed : Permission::needed, now, actions);
+      return actions;
+    }
     halt_running(now, actions);
     launch(rank, now, actions);
     end_attempt_if_quiet(actions);
@@ -285,8 +441,14 @@ GroupActions GroupMachine::lost(int rank, const std::string& cause, std::vector<
     abort_forming(actions);
     return actions;
   }
+  if (!s.member) {  // it was to make the group larger
+    plan_growth(now);
+    take_in_ready(now, actions);
+    return actions;
+  }
   // An idle worker (or one that has returned its result) is replaced quietly; a crash loop waits for the next run.
-  if (idle_restarts_.at(static_cast<std::size_t>(rank)).allow(now)) launch(rank, now, actions);
+  const bool awaited = start_pending_ || attempt_ == Attempt::pending;
+  if (awaited || idle_restarts_.at(static_cast<std::size_t>(rank)).allow(now)) launch(rank, now, actions);
   return actions;
 }
 
@@ -294,13 +456,13 @@ void GroupMachine::lost_while_starting(int rank, const std::string& cause, std::
                                        GroupActions& actions) {
   auto& s = slot(rank);
   s.start_failures += 1;
-  if (s.start_failures < limits_.start_attempts) return launch(rank, now, actions);
-  give_up_start(
-      {FailureKind::fatal, ErrorCode::start_failed, rank,
-       fmt::format("rank {} could not be started: {} while starting ({} times)", rank, cause, s.start_failures),
-       std::move(lines)},
-      actions);
-  s.start_failures = 0;
+  if (!shortage_ && s.start_failures < limits_.start_attempts) return launch(rank, now, actions);
+  could_not_start({FailureKind::fatal, ErrorCode::start_failed, rank,
+                   fmt::format("rank {} could not be started: {} while starting ({} times)", rank_of(rank), cause,
+                               s.start_failures),
+                   std::move(lines)},
+                  now, actions);
+  if (!shortage_) s.start_failures = 0;
 }
 
 void GroupMachine::came_back(int rank) {
@@ -324,6 +486,7 @@ GroupActions GroupMachine::leave(Duration patience, Time now) {
   if (leaving_) return actions;
   leaving_ = true;
   start_pending_ = false;
+  shortage_.reset();
   if (attempt_ != Attempt::none) {
     attempt_ = Attempt::none;
     actions.push_back(AttemptEnded{Failure{
@@ -332,7 +495,7 @@ GroupActions GroupMachine::leave(Duration patience, Time now) {
   stop_deadline_.reset();
   term_deadline_ = now + patience / 2;
   kill_deadline_ = now + patience;
-  for (int rank = 0; rank < limits_.world_size; ++rank) {
+  for (int rank = 0; rank < places(); ++rank) {
     auto& s = slot(rank);
     if (s.state == State::absent) continue;
     if (s.state == State::stuck) s.state = State::running;  // one more chance: it may have ended, or end soon
@@ -348,7 +511,7 @@ GroupActions GroupMachine::leave(Duration patience, Time now) {
 void GroupMachine::end_leave_if_gone(GroupActions& actions) {
   if (gone_) return;
   std::vector<int> stuck;
-  for (int rank = 0; rank < limits_.world_size; ++rank) {
+  for (int rank = 0; rank < places(); ++rank) {
     if (slot(rank).state == State::stuck)
       stuck.push_back(rank);
     else if (slot(rank).state != State::absent)
@@ -366,7 +529,7 @@ void GroupMachine::tick_leave(Time now, GroupActions& actions) {
   if (!kill && !terminate) return;
   term_deadline_.reset();
   if (kill) kill_deadline_.reset();
-  for (int rank = 0; rank < limits_.world_size; ++rank) {
+  for (int rank = 0; rank < places(); ++rank) {
     auto& s = slot(rank);
     if (s.state == State::absent || s.state == State::stuck) continue;
     if (limits_.can_kill)
@@ -379,33 +542,66 @@ void GroupMachine::tick_leave(Time now, GroupActions& actions) {
 
 // ---- time -----------------------------------------------------------------------------------------------------------
 
+/// It has a deadline. A newcomer that is held has done its part.
 GroupActions GroupMachine::tick(Time now) {
   GroupActions actions;
   if (leaving_) {
     tick_leave(now, actions);
     return actions;
   }
-  if (stop_deadline_ && now >= *stop_deadline_) kill_or_abandon(actions);
-  for (int rank = 0; rank < limits_.world_size; ++rank) {
+  if (attempt_ == Attempt::regrouping)
+    tick_regrouping(now, actions);
+  else if (stop_deadline_ && now >= *stop_deadline_)
+    kill_or_abandon(actions);
+  tick_preempted(now, actions);
+  tick_dropped(now, actions);
+  if (shortage_ && shortage_->again_at && now >= *shortage_->again_at) {
+    shortage_->again_at.reset();
+    launch_absent(now, actions);
+  }
+  if (grow_at_ && now >= *grow_at_ && attempt_ != Attempt::stopping) grow(now, actions);
+  tick_starting(now, actions);
+  return actions;
+}
+
+bool GroupMachine::is_coming_up(const Slot& s) const {
+  if (s.killed) return false;
+  const bool joins = s.joining && s.state == State::running && attempt_ == Attempt::regrouping;
+  return s.state == State::starting || s.state == State::forming || joins;
+}
+
+void GroupMachine::tick_starting(Time now, GroupActions& actions) {
+  for (int rank = 0; rank < places(); ++rank) {
     auto& s = slot(rank);
-    const bool coming_up = s.state == State::starting || s.state == State::forming;
-    if (!coming_up || s.killed || now < s.start_deadline) continue;
-    s.killed = true;
+    if (!is_coming_up(s) || now < s.start_deadline) continue;
+    if (!s.member) {
+      give_up_newcomer(rank, now, actions);
+      continue;
+    }
+    const auto late = [&](const char* why) {
+      return Failure{FailureKind::fatal,
+                     ErrorCode::deadline,
+                     rank,
+                     fmt::format("rank {} was not up within {} ms (worker_start_deadline): {}", rank_of(rank),
+                                 limits_.start_deadline.count(), why),
+                     {}};
+    };
+    if (s.state == State::running) {
+      // The others do not wait for it any longer; all begin at a checkpoint.
+      auto failure = late("its function has not come to the point where it could join the others");
+      failure.kind = FailureKind::worker_lost;
+      note_failure(std::move(failure));
+      fall_back(now, actions);
+      return;
+    }
     if (limits_.can_kill)
-      actions.push_back(KillWorker{rank, false});
+      kill(rank, actions);
     else
       s.state = State::stuck;
-    give_up_start(
-        {FailureKind::fatal,
-         ErrorCode::deadline,
-         rank,
-         fmt::format("rank {} was not up within {} ms (worker_start_deadline){}", rank, limits_.start_deadline.count(),
-                     s.registered ? ": its initialization hook, backend or object is still being set up"
-                                  : ": its process did not connect"),
-         {}},
-        actions);
+    give_up_start(late(s.registered ? "its initialization hook, backend or object is still being set up"
+                                    : "its process did not connect"),
+                  now, actions);
   }
-  return actions;
 }
 
 std::optional<Time> GroupMachine::deadline() const {
@@ -416,9 +612,15 @@ std::optional<Time> GroupMachine::deadline() const {
   consider(stop_deadline_);
   consider(term_deadline_);
   consider(kill_deadline_);
-  if (!leaving_)
-    for (const auto& s : slots_)
-      if ((s.state == State::starting || s.state == State::forming) && !s.killed) consider(s.start_deadline);
+  if (leaving_) return next;
+  if (attempt_ != Attempt::stopping) consider(grow_at_);
+  consider(notice_deadline_);
+  if (shortage_) consider(shortage_->again_at);
+  for (const auto& s : slots_) {
+    consider(s.taken_at);
+    consider(s.leave_deadline);
+    if (is_coming_up(s)) consider(s.start_deadline);
+  }
   return next;
 }
 

@@ -10,23 +10,57 @@ namespace troupe::engine {
 
 void RoundAligner::add(int rank, std::string report, Time now) {
   auto& slot = ranks_.at(static_cast<std::size_t>(rank));
+  slot.reported += 1;
+  if (slot.reported <= taken_) return;  // it was told to leave, and its round went without it
   if (slot.waiting.empty()) ranks_waiting_ += 1;
   slot.waiting_bytes += report.size();
-  slot.waiting.push_back(std::move(report));
-  slot.reported += 1;
+  slot.waiting.push_back({slot.reported, std::move(report)});
   last_add_ = now;
   if (out_of_credit(slot) && !stalled_since_) stalled_since_ = now;
 }
 
 void RoundAligner::finish(int rank) { ranks_.at(static_cast<std::size_t>(rank)).finished = true; }
 
-std::optional<std::vector<std::string>> RoundAligner::take() {
-  if (ranks_waiting_ < ranks_.size()) return std::nullopt;
-  std::vector<std::string> round;
-  round.reserve(ranks_.size());
-  for (auto& slot : ranks_) {
-    slot.waiting_bytes -= slot.waiting.front().size();
-    round.push_back(std::move(slot.waiting.front()));
+void RoundAligner::regroup(const std::vector<int>& members, const std::vector<int>& newcomers) {
+  regrouped_ = true;
+  for (auto& slot : ranks_) slot.member = false;
+  for (int rank : members) ranks_.at(static_cast<std::size_t>(rank)).member = true;
+  const auto is_new = [&](int rank) { return std::find(newcomers.begin(), newcomers.end(), rank) != newcomers.end(); };
+  std::int64_t furthest = taken_;
+  for (int rank : members)
+    if (!is_new(rank)) furthest = std::max(furthest, ranks_.at(static_cast<std::size_t>(rank)).reported);
+  for (int rank : newcomers) {
+    auto& slot = ranks_.at(static_cast<std::size_t>(rank));
+    slot.reported = furthest;
+    // The one before it was ahead of all others; it is told again.
+    while (!slot.waiting.empty() && slot.waiting.back().round > furthest) {
+      slot.waiting_bytes -= slot.waiting.back().bytes.size();
+      slot.waiting.pop_back();
+      if (slot.waiting.empty()) ranks_waiting_ -= 1;
+    }
+  }
+}
+
+bool RoundAligner::is_complete() const {
+  if (!regrouped_) return ranks_waiting_ == ranks_.size();
+  // A rank that is beyond the round without a report of it came later than that.
+  return ranks_waiting_ > 0 && std::all_of(ranks_.begin(), ranks_.end(), [this](const Rank& slot) {
+           return has_round(slot, taken_ + 1) || slot.reported > taken_ || !slot.member;
+         });
+}
+
+std::optional<AlignedRound> RoundAligner::take() {
+  if (!is_complete()) return std::nullopt;
+  taken_ += 1;
+  AlignedRound round;
+  round.ranks.reserve(ranks_.size());
+  round.reports.reserve(ranks_.size());
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    auto& slot = ranks_[rank];
+    if (!has_round(slot, taken_)) continue;
+    slot.waiting_bytes -= slot.waiting.front().bytes.size();
+    round.ranks.push_back(static_cast<int>(rank));
+    round.reports.push_back(std::move(slot.waiting.front().bytes));
     slot.waiting.pop_front();
     if (slot.waiting.empty()) ranks_waiting_ -= 1;
   }
@@ -42,10 +76,10 @@ bool RoundAligner::out_of_credit(const Rank& rank) const {
 }
 
 std::optional<Failure> RoundAligner::check(Time now) const {
-  const bool short_rank =
-      std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& slot) { return slot.finished && slot.waiting.empty(); });
-  if (short_rank && ranks_waiting_ > 0 && ranks_waiting_ < ranks_.size())
-    return unequal("a rank returned while others had reported more often");
+  const bool short_rank = std::any_of(ranks_.begin(), ranks_.end(), [this](const Rank& slot) {
+    return slot.finished && slot.member && slot.reported == taken_;
+  });
+  if (short_rank && ranks_waiting_ > 0) return unequal("a rank returned while others had reported more often");
   if (stalled_since_ && now - *stalled_since_ >= limits_.report_deadline)
     return unequal(fmt::format("a rank waited {} ms (report_deadline) for the reports of others",
                                limits_.report_deadline.count()));

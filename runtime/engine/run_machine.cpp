@@ -5,11 +5,55 @@
 
 namespace troupe::engine {
 
-RunActions RunMachine::begin() {
+void RunMachine::go_on_after(int attempts, const std::vector<Decision>& decisions, std::size_t before_progress) {
+  attempt_ = attempts;
+  for (std::size_t i = 0; i < decisions.size(); ++i) {
+    if (i == before_progress) policy_.progress();
+    policy_.replay(decisions[i]);
+  }
+  if (before_progress >= decisions.size()) policy_.progress();
+  decisions_ = decisions;
+}
+
+RunActions RunMachine::begin(Time now) {
   state_ = State::attempting;
   attempt_ += 1;
+  granted_.reset();
+  policy_.attempt_begun(now);
   next_attempt_at_.reset();
   return {BeginAttempt{attempt_}};
+}
+
+RunActions RunMachine::damaged(const Failure& failure, Time now) {
+  if (state_ != State::attempting) return {};
+  go_on_at_.reset();
+  const auto decision = decide(failure, true, now);
+  if (!decision.retry) {
+    state_ = State::refused;
+    refusal_ = decision.reason;
+    return {FailAttempt{failure}};
+  }
+  granted_ = failure;
+  if (decision.delay.count() == 0) return {GoOn{}};
+  go_on_at_ = now + decision.delay;
+  return {};
+}
+
+RetryDecision RunMachine::decide(const Failure& failure, bool in_place, Time now) {
+  auto decision = policy_.decide(failure, now, in_place);
+  decisions_.push_back(
+      {now, attempt_, failure.kind, failure.rank, failure.text, failure.round, decision, in_place, failure.step});
+  return decision;
+}
+
+void RunMachine::note(Decision decision) {
+  decision.attempt = attempt_;
+  decisions_.push_back(std::move(decision));
+}
+
+void RunMachine::progress() {
+  granted_.reset();
+  policy_.progress();
 }
 
 RunActions RunMachine::attempt_ended(std::optional<Failure> failure, Time now) {
@@ -18,18 +62,29 @@ RunActions RunMachine::attempt_ended(std::optional<Failure> failure, Time now) {
     if (failure && failure->code == ErrorCode::deadline) return finish(RunStatus::failed, std::move(failure), "");
     return finish_stopped();
   }
+  const auto go_on_at = std::exchange(go_on_at_, std::nullopt);
+  if (state_ == State::refused) return finish(RunStatus::failed, std::move(failure), refusal_);
   if (state_ != State::attempting) return {};
   if (!failure) return finish(RunStatus::succeeded, std::nullopt, "");
-  last_decision_ = policy_.decide(*failure, now);
-  if (!last_decision_.retry) return finish(RunStatus::failed, std::move(failure), last_decision_.reason);
-  if (last_decision_.delay.count() == 0) return begin();
+  // What was granted and could not be done in place is done again from a checkpoint, at no further cost.
+  const bool is_granted = granted_ && (failure->kind == FailureKind::worker_lost ||
+                                       (failure->kind == granted_->kind && failure->text == granted_->text));
+  if (is_granted) return begin_at(go_on_at.value_or(now), now);
+  const auto decision = decide(*failure, false, now);
+  if (!decision.retry) return finish(RunStatus::failed, std::move(failure), decision.reason);
+  return begin_at(now + decision.delay, now);
+}
+
+RunActions RunMachine::begin_at(Time time, Time now) {
+  if (time <= now) return begin(now);
   state_ = State::waiting;
-  next_attempt_at_ = now + last_decision_.delay;
+  next_attempt_at_ = time;
   return {};
 }
 
 RunActions RunMachine::stop(StopReason reason, std::optional<Failure> failure) {
   if (state_ == State::finished || state_ == State::idle) return {};
+  go_on_at_.reset();
   const bool again = stop_reason_.has_value();
   if (again && reason != StopReason::interrupted) return {};
   const bool second_interrupt = again && stop_reason_ == StopReason::interrupted;
@@ -41,8 +96,12 @@ RunActions RunMachine::stop(StopReason reason, std::optional<Failure> failure) {
 }
 
 RunActions RunMachine::tick(Time now) {
+  if (state_ == State::attempting && go_on_at_ && now >= *go_on_at_) {
+    go_on_at_.reset();
+    return {GoOn{}};
+  }
   if (state_ != State::waiting || !next_attempt_at_ || now < *next_attempt_at_) return {};
-  return begin();
+  return begin(now);
 }
 
 RunActions RunMachine::finish_stopped() {
@@ -60,7 +119,7 @@ RunActions RunMachine::finish_stopped() {
 RunActions RunMachine::finish(RunStatus status, std::optional<Failure> failure, std::string decision) {
   state_ = State::finished;
   next_attempt_at_.reset();
-  return {FinishRun{{status, std::move(failure), std::move(decision), attempt_}}};
+  return {FinishRun{{status, std::move(failure), std::move(decision), attempt_, decisions_}}};
 }
 
 }  // namespace troupe::engine

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -26,6 +27,7 @@ struct RunOutcome {
   std::optional<Failure> failure;
   std::string decision;  ///< why there was no further attempt
   int attempts = 1;
+  std::vector<Decision> decisions = {};  ///< all that were made, oldest first
 };
 
 struct BeginAttempt {
@@ -34,34 +36,51 @@ struct BeginAttempt {
 struct StopAttempt {
   bool at_once;
 };
+/// The workers may go on in place.
+struct GoOn {};
+/// They may not: the attempt ends with this.
+struct FailAttempt {
+  Failure failure;
+};
 struct FinishRun {
   RunOutcome outcome;
 };
-using RunAction = std::variant<BeginAttempt, StopAttempt, FinishRun>;
+using RunAction = std::variant<BeginAttempt, StopAttempt, GoOn, FailAttempt, FinishRun>;
 using RunActions = std::vector<RunAction>;
 
 class RunMachine {
 public:
   explicit RunMachine(RetryLimits limits) : policy_(limits) {}
 
-  RunActions begin();
+  /// Before begin(): what an earlier program has done in this run. So many of the decisions came before its latest
+  /// progress.
+  void go_on_after(int attempts, const std::vector<Decision>& decisions, std::size_t before_progress);
+  RunActions begin(Time now);
+  /// Ranks were lost; the others wait inside the function for leave to go on in place.
+  RunActions damaged(const Failure& failure, Time now);
   /// The attempt is over on all ranks.
   RunActions attempt_ended(std::optional<Failure> failure, Time now);
   /// `failure` is set for StopReason::failure. A second interrupt ends the attempt at once.
   RunActions stop(StopReason reason, std::optional<Failure> failure = std::nullopt);
-  /// A round was completed.
-  void progress() { policy_.progress(); }
+  /// One that the group made by itself, about its size.
+  void note(Decision decision);
+  /// See FailurePolicy.
+  void worked() { policy_.worked(); }
+  void progress();
   RunActions tick(Time now);
   /// When tick() wants to be called.
-  std::optional<Time> deadline() const { return next_attempt_at_; }
+  std::optional<Time> deadline() const { return next_attempt_at_ ? next_attempt_at_ : go_on_at_; }
 
   int attempt() const { return attempt_; }
   bool finished() const { return state_ == State::finished; }
-  /// Why the last restart was decided on, for the log.
-  const RetryDecision& last_decision() const { return last_decision_; }
+  /// What followed each failure.
+  const std::vector<Decision>& decisions() const { return decisions_; }
+  const RestartCounts& restarts() const { return policy_.restarts(); }
 
 private:
-  enum class State { idle, attempting, waiting, stopping, finished };
+  enum class State { idle, attempting, waiting, refused, stopping, finished };
+  RetryDecision decide(const Failure& failure, bool in_place, Time now);
+  RunActions begin_at(Time time, Time now);
   RunActions finish(RunStatus status, std::optional<Failure> failure, std::string decision);
   RunActions finish_stopped();
 
@@ -71,7 +90,10 @@ private:
   std::optional<StopReason> stop_reason_;
   std::optional<Failure> stop_failure_;
   std::optional<Time> next_attempt_at_;
-  RetryDecision last_decision_;
+  std::optional<Time> go_on_at_;
+  std::optional<Failure> granted_;  // the damage that was decided upon, and there was no progress since
+  std::string refusal_;             // why the attempt may not go on in place
+  std::vector<Decision> decisions_;
 };
 
 }  // namespace troupe::engine

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/session/checkpoint_client.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <ctime>
 #include <filesystem>
 #include <iterator>
+#include <system_error>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -21,11 +21,20 @@ namespace {
 
 /// One being written and one waiting; a third waits for the first.
 constexpr std::size_t most_under_way = 2;
+/// A checkpoint goes when a newer one is there; its answer is at most so far behind.
+constexpr std::chrono::seconds answer_patience{10};
+
+bool is_gone(const CheckpointSource& source) {
+  std::error_code ignored;
+  const auto is_there = [&](const std::filesystem::path& path) { return std::filesystem::exists(path, ignored); };
+  if (!source.folder.empty()) return !is_there(std::filesystem::path(source.folder) / manifest_name);
+  return !std::all_of(source.files.begin(), source.files.end(), is_there);
+}
 
 }  // namespace
 
 CheckpointClient::CheckpointClient(int rank, int world_size, CheckpointSetup setup, std::function<void(SavedPart)> send)
-    : rank_(rank), world_size_(world_size), setup_(std::move(setup)), send_(std::move(send)) {
+    : setup_(std::move(setup)), send_(std::move(send)), rank_(rank), world_size_(world_size) {
   if (setup_.start) committed_[0] = setup_.start;
 }
 
@@ -39,10 +48,10 @@ void CheckpointClient::save(Checkpoint state, bool sharded, std::int64_t iterati
     changed_.wait(lock, [this] { return stopped_ || under_way_.size() < most_under_way; });
     if (stopped_) throw Stopped();
     under_way_.push_back(part.number);
+    part.rank = rank_;
+    part.parts = sharded ? world_size_ : 1;
   }
   part.generation = setup_.generation;
-  part.rank = rank_;
-  part.parts = sharded ? world_size_ : 1;
   part.iteration = iteration;
   part.metrics = std::move(metrics);
   if (!state.has_files()) {
@@ -58,7 +67,9 @@ void CheckpointClient::hand_over(const Checkpoint& state, SavedPart part) {
     const auto folder = std::filesystem::path(setup_.folder) / checkpoint_name(setup_.first_id + part.number - 1);
     if (state.has_files()) {
       if (setup_.folder.empty())
-        throw Error(ErrorCode::invalid_argument, "a folder of files needs the disk, and num_to_keep is 0");
+        throw Error(ErrorCode::invalid_argument,
+                    "a folder of files needs the disk, and num_to_keep is 0: keep one, or save a dictionary");
+      // Here and now: the function may change its files once this returns.
       part.has_files = true;
       make_folder(folder);
       const bool is_saved = std::filesystem::exists(state.path() / manifest_name);
@@ -67,9 +78,9 @@ void CheckpointClient::hand_over(const Checkpoint& state, SavedPart part) {
       part.bytes = encode(state);
     } else {
       if (!setup_.folder.empty()) make_folder(folder);
-      const ShardOptions options{.rank = rank_, .generation = setup_.generation, .sync = !setup_.folder.empty()};
+      const ShardOptions options{.rank = part.rank, .generation = setup_.generation, .sync = !setup_.folder.empty()};
       return writer().save(
-          state, setup_.folder.empty() ? std::filesystem::path() : folder / shard_name(rank_, setup_.generation),
+          state, setup_.folder.empty() ? std::filesystem::path() : folder / shard_name(part.rank, setup_.generation),
           options, [this, part](WrittenShard written) { written_behind(std::move(written), part); });
     }
   } catch (const std::exception& error) {
@@ -82,7 +93,7 @@ void CheckpointClient::written_behind(WrittenShard written, SavedPart part) {
   if (written.error) {
     part.error = written.error->what();
   } else if (written.memory) {
-    part.memory = fmt::format("/proc/{}/fd/{}", ::getpid(), written.memory->descriptor());
+    part.memory = path_of(written.memory->descriptor());
     std::lock_guard lock(mutex_);
     memory_.emplace_back(part.number, std::move(written.memory));
   } else {
@@ -114,21 +125,74 @@ void CheckpointClient::wait_for_answers(std::unique_lock<std::mutex>& lock) {
   if (answered_ < saves_) throw Stopped();
 }
 
-std::pair<std::optional<Checkpoint>, std::int64_t> CheckpointClient::load() {
-  CheckpointSource source;
-  {
-    std::unique_lock lock(mutex_);
-    wait_for_answers(lock);
-    const auto beyond = committed_.upper_bound(saves_);
-    if (beyond != committed_.begin()) source = std::prev(beyond)->second;
+CheckpointClient::Loaded CheckpointClient::load() {
+  std::unique_lock lock(mutex_);
+  wait_for_answers(lock);
+  const auto beyond = committed_.upper_bound(saves_);
+  if (beyond == committed_.begin()) return {};
+  const int rank = rank_;
+  const int world_size = world_size_;
+  auto number = std::prev(beyond)->first;
+  auto source = std::prev(beyond)->second;
+  for (;;) {
+    lock.unlock();
+    try {
+      return {open_source(source, rank, world_size), source.iteration, number == 0 && source.id != 0};
+    } catch (const Error&) {
+      if (!is_gone(source)) throw;
+      lock.lock();
+      // This rank is so late that a newer one has taken its place. The answer that names it may still be on its way.
+      changed_.wait_for(lock, answer_patience, [&] { return stopped_ || committed_.rbegin()->first > number; });
+      if (committed_.rbegin()->first <= number) throw;
+      std::tie(number, source) = *committed_.rbegin();
+    }
   }
-  if (!source) return {};
-  return {open_source(source, rank_, world_size_), source.iteration};
 }
 
 void CheckpointClient::flush() {
   std::unique_lock lock(mutex_);
   wait_for_answers(lock);
+}
+
+std::uint64_t CheckpointClient::saves() const {
+  std::lock_guard lock(mutex_);
+  return saves_;
+}
+
+void CheckpointClient::count_from(std::uint64_t saves) {
+  std::lock_guard lock(mutex_);
+  saves_ = saves;
+  answered_ = std::max(answered_, saves);  // of the others' saves no answer will come
+}
+
+void CheckpointClient::set_place(int rank, int world_size) {
+  std::lock_guard lock(mutex_);
+  rank_ = rank;
+  world_size_ = world_size;
+}
+
+CheckpointClient::Returned CheckpointClient::give_back(const Checkpoint& result) const {
+  Returned returned;
+  int rank = 0;
+  {
+    std::lock_guard lock(mutex_);
+    rank = rank_;
+  }
+  if (!result.has_files() && result.bytes() <= small_checkpoint_bytes) {
+    returned.source.bytes = encode(result);
+  } else if (!setup_.results.empty()) {
+    auto folder = std::filesystem::path(setup_.results) / fmt::format("rank_{}", rank);
+    make_folder(folder.parent_path());
+    while (std::filesystem::exists(folder)) folder += "_again";  // of a rank that had this number and is gone
+    result.to_directory(folder);
+    returned.source.folder = folder.string();
+  } else if (result.has_files()) {
+    throw Error(ErrorCode::invalid_argument, "to return a folder of files needs the disk, and num_to_keep is 0");
+  } else {
+    returned.memory = std::make_shared<MemoryShard>(result, rank, setup_.generation);
+    returned.source.files = {returned.memory->path()};
+  }
+  return returned;
 }
 
 void CheckpointClient::answer(SaveResult result) {

@@ -29,10 +29,30 @@ public:
 
   /// Returns when the state is copied. Waits while two saves are under way; throws Stopped once stopped.
   void save(Checkpoint state, bool sharded, std::int64_t iteration, Json metrics);
-  /// The latest one, after those that were saved before are committed, with the number of reports before it.
-  std::pair<std::optional<Checkpoint>, std::int64_t> load();
+  struct Loaded {
+    std::optional<Checkpoint> checkpoint;
+    std::int64_t iteration = 0;  ///< reports that were made before it
+    bool is_start = false;       ///< an earlier attempt of this run saved it
+  };
+  /// The latest one, after those that were saved before are committed.
+  Loaded load();
   /// Waits until every save of this rank is committed, or has failed.
   void flush();
+
+  /// The number of saves so far.
+  std::uint64_t saves() const;
+  /// Counts on from there: a rank that joins late is where the others are.
+  void count_from(std::uint64_t saves);
+  /// This rank's place in a group that was formed anew.
+  void set_place(int rank, int world_size);
+
+  /// Brings a checkpoint that the function returned to where the driver can open it. What lies in memory must be held
+  /// until it has.
+  struct Returned {
+    CheckpointSource source;
+    std::shared_ptr<MemoryShard> memory;
+  };
+  Returned give_back(const Checkpoint& result) const;
 
   /// The keeper's answer.
   void answer(SaveResult result);
@@ -48,19 +68,19 @@ private:
   CheckpointWriter& writer();
   void wait_for_answers(std::unique_lock<std::mutex>& lock);
 
-  const int rank_;
-  const int world_size_;
   const CheckpointSetup setup_;
   const std::function<void(SavedPart)> send_;
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
+  int rank_;
+  int world_size_;
   std::condition_variable changed_;
   bool stopped_ = false;
   std::uint64_t saves_ = 0;              // of this rank, counted
   std::uint64_t answered_ = 0;           // the highest number: answers come in order
   std::deque<std::uint64_t> under_way_;  // numbers of this rank's parts that were not answered
   // What was committed, by number; 0 is the start. A rank loads none that it has not come to itself, so that all ranks
-  // start from the same one, however late.
+  // start from the same one, however late; unless that one is gone, since newer ones are kept instead of it.
   std::map<std::uint64_t, CheckpointSource> committed_;
   std::vector<std::pair<std::uint64_t, std::shared_ptr<File>>> memory_;  // what the keeper has not taken over
   std::unique_ptr<CheckpointWriter> writer_;                             // last: its thread uses the others

@@ -9,15 +9,26 @@
 namespace troupe::detail {
 
 void ReportChannel::wait_for_room(std::unique_lock<std::mutex>& lock) {
-  room_.wait(lock, [this] {
+  const auto has_room = [this] {
     return stopped_ || (outstanding_reports_ < window_.reports && outstanding_bytes_ < window_.bytes);
-  });
+  };
+  if (!has_room()) {
+    const auto begin = std::chrono::steady_clock::now();
+    room_.wait(lock, has_room);
+    waited_ += std::chrono::steady_clock::now() - begin;
+  }
   if (stopped_) throw Stopped();
+}
+
+void ReportChannel::set_origin(ReportOrigin origin) {
+  std::lock_guard lock(mutex_);
+  buffer_.origin = origin;
 }
 
 ReportBurst ReportChannel::take() {
   ReportBurst burst;
   std::lock_guard lock(mutex_);
+  burst.origin = buffer_.origin;
   // The replacement gets the capacity that the last burst needed, so a steady flow does not grow it step by step.
   burst.bytes.reserve(buffer_.bytes.size());
   burst.sizes.reserve(buffer_.sizes.size());

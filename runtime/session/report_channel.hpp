@@ -3,6 +3,7 @@
 // consumed counts against its limits, so a slow consumer slows the function down and memory stays bounded.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -19,10 +20,17 @@ struct ReportWindow {
   std::size_t bytes = std::size_t{1} << 20;
 };
 
+/// Where the count of an attempt's reports begins.
+struct ReportOrigin {
+  std::int64_t reports = 0;  ///< made before the checkpoint that the function went on from
+  bool resumed = false;      ///< it went on from a checkpoint of its own run
+};
+
 /// Reports one after the other.
 struct ReportBurst {
   std::string bytes;
   std::vector<std::uint32_t> sizes;
+  ReportOrigin origin = {};
 };
 
 class ReportChannel {
@@ -47,6 +55,11 @@ public:
     if (was_empty) wake_();
   }
 
+  /// How long push() has waited for room, in all; for `append` only.
+  std::chrono::nanoseconds waited() const { return waited_; }
+
+  /// Before the first report.
+  void set_origin(ReportOrigin origin);
   /// Takes everything that is in the channel.
   ReportBurst take();
   /// The consumer is done with that much.
@@ -64,6 +77,7 @@ private:
   ReportBurst buffer_;
   std::uint32_t outstanding_reports_ = 0;
   std::size_t outstanding_bytes_ = 0;
+  std::chrono::nanoseconds waited_{0};
   bool stopped_ = false;
 };
 

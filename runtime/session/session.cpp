@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <ctime>
@@ -18,6 +19,13 @@
 
 namespace troupe::detail {
 namespace {
+
+constexpr Activity in_report{WaitsFor::driver, "report()"};
+constexpr Activity in_save{WaitsFor::driver, "save_checkpoint()"};
+constexpr Activity in_load{WaitsFor::driver, "load_checkpoint()"};
+constexpr Activity in_wait{WaitsFor::driver, "wait_for_stop()"};
+// Newcomers are brought by the driver; those that wait for them are not to blame.
+constexpr Activity in_rejoin{WaitsFor::driver, "rejoin()"};
 
 thread_local std::shared_ptr<Session> thread_session;
 
@@ -92,22 +100,23 @@ Session::Session(RankInfo ranks, std::shared_ptr<ReportChannel> channel, bool de
     : ranks_(ranks), channel_(std::move(channel)), detailed_metrics_(detailed_metrics) {}
 
 void Session::stop() {
-  // First: whoever sees that it should stop cannot report or save any more.
-  if (channel_) channel_->stop();
-  if (checkpoints_) checkpoints_->stop();
+  // First: whoever was stopped in what follows sees that it should stop.
   {
     std::lock_guard lock(stop_mutex_);
     stop_.store(true, std::memory_order_release);
   }
   stopped_.notify_all();
+  if (channel_) channel_->stop();
+  if (checkpoints_) checkpoints_->stop();
+  if (rejoining_) rejoining_->stop();
 }
 
 void Session::refuse_outside_run(const char* caller) const {
   throw Error(ErrorCode::invalid_state,
               fmt::format("{} was called on rank {} outside a run: it works only in a train function that run() or "
                           "run_iterator() started",
-                          caller, ranks_.world_rank),
-              ranks_.world_rank);
+                          caller, ranks().world_rank),
+              ranks().world_rank);
 }
 
 CheckpointClient& Session::checkpoints(const char* caller) const {
@@ -116,22 +125,98 @@ CheckpointClient& Session::checkpoints(const char* caller) const {
 }
 
 void Session::save_checkpoint(const Checkpoint& state, bool sharded, const Json& metrics) {
-  checkpoints("save_checkpoint()").save(state, sharded, iteration_, metrics);
+  auto& client = checkpoints("save_checkpoint()");
+  if (should_stop()) throw Stopped();  // who has seen that cannot report or save any more
+  if (catching_up_.load(std::memory_order_acquire)) return;
+  const Progress::Doing doing(progress_, in_save);
+  client.save(state, sharded, iteration_, metrics);
 }
 
 std::optional<Checkpoint> Session::load_checkpoint() {
-  auto [checkpoint, iteration] = checkpoints("load_checkpoint()").load();
+  auto& client = checkpoints("load_checkpoint()");
+  const Progress::Doing doing(progress_, in_load);
+  auto loaded = client.load();
   // A function that goes on where an earlier attempt was counts on from there.
   std::int64_t none = 0;
-  if (checkpoint) iteration_.compare_exchange_strong(none, iteration);
-  return std::move(checkpoint);
+  if (loaded.checkpoint && iteration_.compare_exchange_strong(none, loaded.iteration) && channel_)
+    channel_->set_origin({loaded.iteration, loaded.is_start});
+  return std::move(loaded.checkpoint);
+}
+
+RankInfo Session::ranks() const {
+  std::lock_guard lock(ranks_mutex_);
+  return ranks_;
+}
+
+void Session::allow_rejoin(std::shared_ptr<Rejoining> rejoining, bool joining, bool retries_user_errors) {
+  rejoining_ = std::move(rejoining);
+  joining_ = joining;
+  catching_up_ = joining;
+  retries_user_errors_ = retries_user_errors;
+}
+
+void Session::step_committed(std::int64_t step) {
+  last_step_.store(step, std::memory_order_relaxed);
+  progress_.made();
+  if (rejoining_ && tell_progress_.exchange(false)) rejoining_->progressed(step);
+}
+
+void Session::set_live(bool live) {
+  const Progress::Doing doing(progress_, in_rejoin);
+  if (rejoining_) rejoining_->set_live(live);
+}
+
+void Session::set_ranks(const RankInfo& ranks) {
+  std::lock_guard lock(ranks_mutex_);
+  ranks_ = ranks;
+}
+
+void Session::rejoin(const GroupEnd& end) {
+  if (!rejoining_) throw GroupLost("the group is lost, and there is nobody to form a new one with");
+  const Progress::Doing doing(progress_, in_rejoin);
+  const auto ranks = rejoining_->rejoin(counters(), end);
+  set_ranks(ranks);
+  if (checkpoints_) checkpoints_->set_place(ranks.world_rank, ranks.world_size);
+  tell_progress_ = true;
+  joining_ = false;
+}
+
+Counters Session::counters() const { return {iteration_, checkpoints_ ? checkpoints_->saves() : 0}; }
+
+void Session::adopt(Counters counters) {
+  iteration_ = counters.reports;
+  if (checkpoints_) checkpoints_->count_from(counters.saves);
+}
+
+Json Session::give_back(const Checkpoint& result) {
+  auto returned = checkpoints("a function that returns a checkpoint").give_back(result);
+  data_->set(returned_key, std::move(returned.memory));
+  return to_json(returned.source);
+}
+
+Json give_back(const Checkpoint& result) {
+  return Session::require("a function that returns a checkpoint")->give_back(result);
 }
 
 void Session::finish() noexcept {
   if (checkpoints_) checkpoints_->finish();
 }
 
+void Session::notify_preemption(train::PreemptionNotice notice) {
+  std::lock_guard lock(stop_mutex_);
+  notice_ = notice;
+  has_notice_ = true;
+}
+
+std::optional<train::PreemptionNotice> Session::preemption_notice() {
+  if (!has_notice_.load(std::memory_order_acquire)) return std::nullopt;
+  saw_preemption_ = true;
+  std::lock_guard lock(stop_mutex_);
+  return notice_;
+}
+
 void Session::wait_for_stop() {
+  const Progress::Doing doing(progress_, in_wait);
   std::unique_lock lock(stop_mutex_);
   stopped_.wait(lock, [this] { return should_stop(); });
 }
@@ -160,8 +245,11 @@ void Session::report(const Json& metrics) {
     throw Error(ErrorCode::too_large,
                 fmt::format("a report of {} bytes on rank {} is above the limit of {} bytes: report numbers, and write "
                             "large data to files or checkpoints",
-                            packed.size(), ranks_.world_rank, max_payload_bytes),
-                ranks_.world_rank);
+                            packed.size(), ranks().world_rank, max_payload_bytes),
+                ranks().world_rank);
+  if (should_stop()) throw Stopped();  // who has seen that cannot report or save any more
+  if (catching_up_.load(std::memory_order_acquire)) return;
+  const Progress::Doing doing(progress_, in_report);
   channel_->push([&](std::string& out) { append_report(out, metrics, packed); });
 }
 
@@ -169,6 +257,9 @@ void Session::append_report(std::string& out, const Json& metrics, std::string_v
   const auto now = Clock::now();
   const double seconds = std::chrono::duration<double>(now - last_report_).count();
   last_report_ = now;
+  const auto waited = progress_.waited() + channel_->waited();
+  const auto computed = std::chrono::duration<double>(std::exchange(last_waited_, waited) - waited).count() + seconds;
+  computed_ns_ += static_cast<std::int64_t>(std::max(computed, 0.0) * 1e9);
   total_seconds_ += seconds;
   iteration_ += 1;
 

@@ -56,9 +56,26 @@ bool wait_for_stop(std::chrono::milliseconds timeout) {
   return Session::require("train::wait_for_stop()")->wait_for_stop(timeout);
 }
 
+std::optional<PreemptionNotice> preemption_notice() {
+  return Session::require("train::preemption_notice()")->preemption_notice();
+}
+
 Context context() { return Context(Session::require("train::context()")); }
 
 ContextGuard::ContextGuard(Context context) : previous_(Session::bind(context.session())) {}
 ContextGuard::~ContextGuard() { Session::bind(std::move(previous_)); }
 
 }  // namespace troupe::train
+
+namespace troupe::detail {
+
+void save_folder(const std::filesystem::path& folder, train::SaveOptions options) {
+  auto session = Session::require("train::save_checkpoint()");
+  // Only what is kept must be there: other ranks may be here before rank 0 has made its files.
+  if (options.sharded || session->ranks().world_rank == 0)
+    train::save_checkpoint(Checkpoint::from_directory(folder), options);
+  else
+    session->save_checkpoint({}, false, nullptr);
+}
+
+}  // namespace troupe::detail

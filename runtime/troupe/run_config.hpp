@@ -2,6 +2,7 @@
 // How a run is set up and what it gives back, in the names of newer Ray (AIR): what TorchTrainer is made of.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -15,13 +16,14 @@
 #include <troupe/error.hpp>
 #include <troupe/json.hpp>
 #include <troupe/options.hpp>
+#include <troupe/run_results.hpp>
 
 namespace troupe {
 
 /// How many workers, and what each of them gets.
 struct ScalingConfig {
-  /// 0 runs the function in the caller's thread (local mode).
-  int num_workers = 1;
+  /// A number, or a range: `{2, 4}`. 0 runs the function in the caller's thread (local mode).
+  WorkerCount num_workers = 1;
   /// One GPU a worker.
   bool use_gpu = false;
   /// As TrainerOptions::resources_per_worker.
@@ -33,6 +35,12 @@ struct ScalingConfig {
 struct FailureConfig {
   /// How often the function runs again after a lost worker, and how often after an exception of its own; -1: no limit.
   int max_failures = 0;
+  /// As TrainerOptions::retry_policy: when a run that keeps failing is given up before that.
+  RetryPolicy retry_policy = {};
+  /// As TrainerOptions::spares: workers that stand by.
+  int spares = 0;
+  /// As TrainerOptions::progress_deadline: a rank that hangs this long counts as lost; 0: never.
+  std::chrono::milliseconds progress_deadline = std::chrono::milliseconds(0);
 };
 
 /// Which checkpoints are kept: num_to_keep, checkpoint_score_attribute, checkpoint_score_order.
@@ -48,6 +56,9 @@ struct RunConfig {
   FailureConfig failure_config = {};
   CheckpointConfig checkpoint_config = {};
   std::vector<std::shared_ptr<TrainingCallback>> callbacks = {};
+  /// fit() goes on with the latest run of this name, in its folder: a program that is started again continues what it
+  /// was at. Without an earlier run this is an ordinary one. Needs a name.
+  bool resume = false;
 };
 
 /// What a run has come to.
@@ -63,7 +74,7 @@ struct Result {
   /// Why the run failed. Filled by fit(std::nothrow) alone: fit() throws it.
   std::optional<Error> error = {};
   /// What the function returned, in rank order; empty if the run failed.
-  std::vector<Json> returns = {};
+  RunResults returns = {};
 };
 
 }  // namespace troupe

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <troupe/json.hpp>
+#include <troupe/run_results.hpp>
 
 namespace troupe {
 namespace detail {
@@ -54,15 +55,17 @@ public:
   bool is_finished() const;
   /// The ranks' results once finished; nothing before, unless `force`: then the run is stopped first, and ranks that
   /// did not return give null.
-  std::optional<std::vector<Json>> get_final_results(bool force = false);
+  std::optional<RunResults> get_final_results(bool force = false);
   /// The API review's name: the results of a finished run; throws invalid_state before.
-  std::vector<Json> get_returns();
+  RunResults get_returns();
 
 private:
   bool next();
+  const RunResults& conclude();
 
   std::shared_ptr<detail::Run> run_;
   std::vector<Json> round_;
+  std::optional<RunResults> results_;
 };
 
 }  // namespace troupe

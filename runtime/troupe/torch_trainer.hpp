@@ -29,7 +29,8 @@ public:
   explicit TorchTrainer(Fn train_loop, TorchTrainerOptions options = {});
 
   /// Starts the workers, runs the function, ends the workers. Throws what Trainer::run() throws: TrainingFailed,
-  /// Interrupted, or another Error. May be called again: a new run of the same things.
+  /// Interrupted, or another Error. May be called again: a new run of the same things (with RunConfig::resume, the same
+  /// run goes on).
   Result fit();
   /// The same, but a failure is Result::error, beside the metrics up to it. Interrupted is thrown all the same.
   Result fit(std::nothrow_t);

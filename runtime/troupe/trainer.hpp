@@ -2,6 +2,7 @@
 // The Trainer: runs a function on N supervised workers and brings back results and reports.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <initializer_list>
 #include <iosfwd>
@@ -19,6 +20,8 @@
 #include <troupe/fn.hpp>
 #include <troupe/options.hpp>
 #include <troupe/run_iterator.hpp>
+#include <troupe/run_results.hpp>
+#include <troupe/trainer_status.hpp>
 #include <troupe/worker_group.hpp>
 
 namespace caf {
@@ -65,7 +68,7 @@ struct RunOptions {
   std::string storage_path = {};
 };
 
-/// Not thread safe, except that shutdown() may be called while another thread is in run().
+/// Not thread safe, except that shutdown() may be called while another thread is in run(), and status() always.
 class Trainer {
 public:
   /// Refuses bad options with the list of valid values, and makes the log directory. Starts nothing.
@@ -98,9 +101,10 @@ public:
     return workers();
   }
 
-  /// Runs the function on all workers: results in rank order (null for void). Starts the workers if need be.
+  /// Runs the function on all workers: results in rank order (null for void). Starts the workers if need be. A function
+  /// may return a Checkpoint: `run(...).checkpoint(rank)`.
   /// Throws TrainingFailed, Interrupted, or Error (user_code with the rank, callback_failed, unequal_reports ...).
-  std::vector<Json> run(Fn function, RunOptions options = {});
+  RunResults run(Fn function, RunOptions options = {});
 
   /// The same, one round of reports at a time; callbacks are refused.
   RunIterator run_iterator(Fn function, RunOptions options = {});
@@ -124,7 +128,15 @@ public:
   void shutdown();
 
   bool started() const;
+  /// Of the moment, where num_workers is a range.
   int num_workers() const;
+  /// More or fewer workers, within the range that num_workers gave; may be called from any thread while a run is
+  /// active. A function with a train::Recoverable goes on in place at a step's end, others are run again from their
+  /// checkpoint.
+  void resize(int num_workers);
+  /// Takes a worker away in good order: see train::preemption_notice(). `within` defaults to preemption_grace. It costs
+  /// no retry. The same happens to a worker process that gets SIGTERM. From any thread.
+  void preempt(int rank, std::optional<std::chrono::milliseconds> within = {});
   /// Process ids of the workers in rank order (the own one in thread placement); empty while not started.
   std::vector<int> worker_pids() const;
   const std::filesystem::path& logdir() const;
@@ -143,6 +155,8 @@ public:
   std::vector<std::pair<Checkpoint, Json>> best_checkpoints() const;
   /// Saves of the latest run that failed, as text; the run went on.
   std::vector<std::string> checkpoint_errors() const;
+  /// What it does at the moment: state, attempt, generation, workers, restarts. From any thread, at any time.
+  TrainerStatus status() const;
   /// A table of resources and workers.
   std::string to_string() const;
 

@@ -12,8 +12,10 @@
 #include <troupe/json_logger_callback.hpp>
 #include <troupe/options.hpp>
 #include <troupe/print_callback.hpp>
+#include <troupe/pytorch_trainer.hpp>
 #include <troupe/run_config.hpp>
 #include <troupe/run_iterator.hpp>
+#include <troupe/run_results.hpp>
 #include <troupe/sgd.hpp>
 #include <troupe/torch_trainer.hpp>
 #include <troupe/train.hpp>

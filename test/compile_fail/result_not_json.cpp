@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// EXPECT: the result of a train function must be void or convertible to troupe::Json
+// EXPECT: the result of a train function must be void, convertible to troupe::Json or a troupe::Checkpoint
 #include <troupe/fn.hpp>
 
 struct Model {

@@ -134,6 +134,17 @@ ssize_t faulty_write(int descriptor, size_t size, Call call) {
 }
 
 template <class Call>
+int faulty_reserve(int descriptor, Call call) {
+  if (!counts(descriptor)) return call();
+  const std::lock_guard lock(state().mutex);
+  if (fails()) return -1;
+  state().unsynced.push_back(state().paths[descriptor]);
+  const int result = call();
+  after();
+  return result;
+}
+
+template <class Call>
 int faulty_sync(int descriptor, Call call) {
   if (!counts(descriptor)) return call();
   const std::lock_guard lock(state().mutex);
@@ -188,6 +199,16 @@ ssize_t pwrite(int descriptor, const void* data, size_t size, off_t offset) {
 ssize_t pwrite64(int descriptor, const void* data, size_t size, off64_t offset) {
   static const auto real = next<ssize_t (*)(int, const void*, size_t, off64_t)>("pwrite64");
   return faulty_write(descriptor, size, [&](size_t part) { return real(descriptor, data, part, offset); });
+}
+
+int fallocate(int descriptor, int mode, off_t offset, off_t size) {
+  static const auto real = next<int (*)(int, int, off_t, off_t)>("fallocate");
+  return faulty_reserve(descriptor, [&] { return real(descriptor, mode, offset, size); });
+}
+
+int fallocate64(int descriptor, int mode, off64_t offset, off64_t size) {
+  static const auto real = next<int (*)(int, int, off64_t, off64_t)>("fallocate64");
+  return faulty_reserve(descriptor, [&] { return real(descriptor, mode, offset, size); });
 }
 
 int fsync(int descriptor) {

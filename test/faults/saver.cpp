@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Saves one checkpoint as a run does, and removes the one before it. Ends with 0, or with 3 and the error's text.
-//   saver FOLDER ID GENERATION KILOBYTES
+//   saver FOLDER ID GENERATION KILOBYTES [at-once]
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
@@ -14,7 +14,7 @@
 using namespace troupe::detail;
 
 int main(int count, char** arguments) {
-  if (count != 5) return 2;
+  if (count != 5 && count != 6) return 2;
   const std::filesystem::path parent = arguments[1];
   const auto id = std::strtoull(arguments[2], nullptr, 10);
   const auto generation = std::strtoull(arguments[3], nullptr, 10);
@@ -23,7 +23,10 @@ int main(int count, char** arguments) {
     const auto folder = parent / checkpoint_name(id);
     make_folder(folder);
     WrittenShard shard;
-    {
+    if (count == 6) {  // by several threads, as without a training that they would disturb
+      shard.info =
+          write_shard(folder / shard_name(0, generation), troupe::test::state(id, size), {.generation = generation});
+    } else {
       CheckpointWriter writer;
       writer.save(troupe::test::state(id, size), folder / shard_name(0, generation), {.generation = generation},
                   [&](WrittenShard written) { shard = std::move(written); });

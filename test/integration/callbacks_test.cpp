@@ -33,6 +33,13 @@ private:
   std::vector<std::string>& lines_;
 };
 
+/// Written with the names of RaySGD v2.
+class Counting : public troupe::SGDCallback {
+public:
+  void handle_result(const std::vector<Json>& results, const ResultInfo&) override { seen += results.size(); }
+  std::size_t seen = 0;
+};
+
 std::shared_ptr<FunctionCallback> throwing_in(const std::string& hook) {
   auto callback = std::make_shared<FunctionCallback>();
   const auto fail = [hook] { throw std::runtime_error("disk full in " + hook); };
@@ -54,6 +61,15 @@ DOCTEST_TEST_CASE("callbacks are called in order from start to finish") {
                                                     "a round 2 of 2", "b round 2 of 2", "a round 3 of 2",
                                                     "b round 3 of 2", "a well", "b well"});
   });
+}
+
+DOCTEST_TEST_CASE("a callback and a trainer under RaySGD's names are the same") {
+  TempFolder folder;
+  const auto counting = std::make_shared<Counting>();
+  sgd::Trainer trainer(sgd::TrainerOptions{.num_workers = 2, .logdir = folder.path() / "results"});
+  const std::shared_ptr<sgd::SGDCallback> callback = counting;
+  trainer.run(fn<report_three>, sgd::RunOptions{.callbacks = {callback}});
+  DOCTEST_CHECK(counting->seen == 6);
 }
 
 DOCTEST_TEST_CASE("callbacks know the run") {

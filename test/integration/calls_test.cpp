@@ -218,7 +218,7 @@ DOCTEST_TEST_CASE("an object that cannot be made fails start with its rank") {
 
 DOCTEST_TEST_CASE("objects are destroyed at shutdown") {
   on_both_placements([](Placement placement) {
-    TestTrainer trainer({.num_workers = 2, .placement = placement});
+    TestTrainer trainer({.num_workers = 2, .placement = placement, .shutdown_deadline = patience});
     trainer->start<Farewell>(trainer.folder().string());
     trainer->shutdown();
     DOCTEST_CHECK(std::filesystem::exists(trainer.folder() / "farewell_0"));

@@ -6,7 +6,9 @@
 #include <fstream>
 #include <set>
 
+#include "checkpoint/journal.hpp"
 #include "test/integration/support.hpp"
+#include "test/unit/thrown.hpp"
 
 using namespace troupe;
 using namespace troupe::test;
@@ -42,6 +44,19 @@ bool is_large_state(const std::optional<Checkpoint>& checkpoint, int rank, int e
   for (float value : weights.values<float>())
     if (value != static_cast<float>(100 * rank + epoch)) return false;
   return weights.numel() == 200'000;
+}
+
+/// Saves these losses, then throws if it is told to.
+void save_losses(const Config& config) {
+  for (const auto& loss : config["losses"]) train::save_checkpoint({{"loss", loss}});
+  train::flush();
+  if (config.value("throws", false)) throw std::runtime_error("on purpose");
+}
+
+/// What a folder of files holds.
+std::string text_of(const Checkpoint& checkpoint) {
+  const auto directory = checkpoint.as_directory();
+  return read_file(directory.path() / "model.txt") + " " + read_file(directory.path() / "deep" / "more.txt");
 }
 
 int id_of(const std::optional<Checkpoint>& checkpoint) { return checkpoint->at<int>("_current_checkpoint_id"); }
@@ -151,6 +166,142 @@ DOCTEST_TEST_CASE("after a lost worker the function goes on from the latest chec
     // The function's own count goes on too.
     DOCTEST_CHECK(recorder->rounds.back()[0]["_training_iteration"] == 4);
   }
+}
+
+DOCTEST_TEST_CASE("the newest of a run that is not among its best stays until a later run has ended well") {
+  TestTrainer trainer({.num_workers = 1, .placement = Placement::thread});
+  const CheckpointStrategy best{
+      .num_to_keep = 1, .checkpoint_score_attribute = "loss", .checkpoint_score_order = "min"};
+  trainer->run(fn<save_losses>, {.config = {{"losses", {1, 2}}}, .checkpoint_strategy = best});
+  const auto first = trainer->latest_checkpoint_path();
+  DOCTEST_CHECK(first == trainer->latest_run_dir() / "latest" / "checkpoint_000002");
+  error_of([&] {
+    trainer->run(fn<save_losses>, {.config = {{"losses", {1, 2}}, {"throws", true}}, .checkpoint_strategy = best});
+  });
+  DOCTEST_CHECK(Checkpoint::from_path(first).at<int>("loss") == 2);
+  const auto second = trainer->latest_checkpoint_path();
+  trainer->run([] {});  // saves nothing: there is no other latest one
+  DOCTEST_CHECK(fs::exists(second));
+
+  TestTrainer another({.num_workers = 1, .placement = Placement::thread});
+  another->run(fn<save_losses>, {.config = {{"losses", {1, 2}}}, .checkpoint_strategy = best});
+  const auto spare = another->latest_checkpoint_path();
+  another->run(fn<save_losses>, {.config = {{"losses", {3}}}, .checkpoint_strategy = best});
+  DOCTEST_CHECK(!fs::exists(spare.parent_path()));
+}
+
+DOCTEST_TEST_CASE("a run that goes on in its folder has the newest of before as its own") {
+  TestTrainer trainer({.num_workers = 1, .placement = Placement::thread});
+  CheckpointStrategy best{.num_to_keep = 1, .checkpoint_score_attribute = "loss", .checkpoint_score_order = "min"};
+  trainer->run(fn<save_losses>, {.config = {{"losses", {1, 2}}}, .checkpoint_strategy = best});
+  best.num_to_keep = 2;
+  trainer->run(fn<save_losses>, {.config = {{"losses", {3}}}, .checkpoint_strategy = best, .resume = true});
+  DOCTEST_CHECK(names_in(trainer->latest_checkpoint_dir()) ==
+                std::set<std::string>{"checkpoint_000001", "checkpoint_000002"});
+  DOCTEST_CHECK(trainer->best_checkpoints().at(1).first.at<int>("loss") == 2);
+  DOCTEST_CHECK(trainer->latest_checkpoint()->at<int>("loss") == 3);
+}
+
+DOCTEST_TEST_CASE("a run that another program has taken over ends with an error and commits nothing more") {
+  TestTrainer trainer({.num_workers = 2});
+  const Fifo go(trainer.folder() / "go");
+  const auto run_dir = trainer->logdir() / "run_001";
+  const auto journal = run_dir / "journal";
+  const auto train_func = [](const Config& config) {
+    train::save_checkpoint({{"by", "the first"}});
+    train::flush();
+    train::report({{"epoch", 0}});
+    if (train::world_rank() == 0) wait_for_fifo(config["go"].get<std::string>());
+    train::save_checkpoint({{"by", "the first"}});
+    train::wait_for_stop();
+  };
+  auto taking_over = std::make_shared<FunctionCallback>();
+  taking_over->on_result = [&](const auto&, const auto&) {
+    // A file without the lock in its place: as on a file system that has none.
+    fs::copy_file(journal, run_dir / "copy");
+    fs::rename(run_dir / "copy", journal);
+    auto other = Trainer::restore(run_dir, {.num_workers = 1, .placement = Placement::thread});
+    other.run([] { train::save_checkpoint({{"by", "the other"}}); });
+    write_fifo(go.path(), "x");
+  };
+  const auto error =
+      error_of([&] { trainer->run(train_func, {.config = {{"go", go.path().string()}}, .callbacks = {taking_over}}); });
+  DOCTEST_CHECK_MESSAGE(error.says("another program has taken over the run"), error.text);
+  DOCTEST_CHECK(names_in(run_dir / "checkpoints") == std::set<std::string>{"checkpoint_000001", "checkpoint_000002"});
+  const auto newest = Checkpoint::from_path(run_dir / "checkpoints" / "checkpoint_000002");
+  DOCTEST_CHECK(newest.at<std::string>("by") == "the other");
+  DOCTEST_CHECK(id_of(trainer->latest_checkpoint()) == 1);
+  // What the other one wrote is as it was.
+  const auto content = detail::read_journal(read_file(journal));
+  DOCTEST_CHECK_FALSE(content.damaged);
+  DOCTEST_REQUIRE(!content.records.empty());
+  DOCTEST_CHECK(content.records.back()["record"] == "end");
+  DOCTEST_CHECK(content.records.back()["status"] == "succeeded");
+  DOCTEST_CHECK(Json::parse(read_file(run_dir / "run.json"))["outcome"]["status"] == "succeeded");
+}
+
+DOCTEST_TEST_CASE("a folder of files is saved, loaded after a lost worker, and found by the driver") {
+  TestTrainer trainer({.num_workers = 2});
+  const auto train_func = [](const Config& config) {
+    if (const auto checkpoint = train::load_checkpoint()) return text_of(*checkpoint);
+    const auto mine = fs::path(config["folder"].get<std::string>()) / std::to_string(train::world_rank());
+    if (train::world_rank() == 0) {  // the others have none
+      fs::create_directories(mine / "deep");
+      std::ofstream(mine / "model.txt") << "weights";
+      std::ofstream(mine / "deep" / "more.txt") << "moments";
+    }
+    train::save_checkpoint(mine, {.files = true});
+    if (train::world_rank() == 0) std::ofstream(mine / "model.txt") << "changed since";
+    train::flush();
+    if (train::world_rank() == 1) ::kill(::getpid(), SIGKILL);
+    train::wait_for_stop();
+    return std::string();
+  };
+  const Json both{"weights moments", "weights moments"};
+  DOCTEST_CHECK(Json(trainer->run(train_func, {.config = {{"folder", trainer.folder()}}})) == both);
+  DOCTEST_REQUIRE(trainer->latest_checkpoint().has_value());
+  DOCTEST_CHECK(trainer->latest_checkpoint()->has_files());
+  const auto saved = trainer->latest_checkpoint_path();
+  DOCTEST_CHECK(saved.filename() == "checkpoint_000001");
+  DOCTEST_CHECK(text_of(Checkpoint::from_path(saved)) == "weights moments");
+
+  // It goes into another run as any other does, and is saved again as it is.
+  const auto again = [] {
+    train::save_checkpoint(*train::load_checkpoint(), {.files = true});
+    return text_of(*train::load_checkpoint());
+  };
+  DOCTEST_CHECK(Json(trainer->run(again, {.checkpoint = Checkpoint::from_path(saved)})) == both);
+  DOCTEST_CHECK(trainer->latest_checkpoint_path() != saved);
+  DOCTEST_CHECK(text_of(*trainer->latest_checkpoint()) == "weights moments");
+}
+
+DOCTEST_TEST_CASE("what is no folder of files is refused where it is saved") {
+  TestTrainer trainer({.num_workers = 1, .placement = Placement::thread});
+  std::ofstream(trainer.folder() / "file") << "x";
+  const auto results = trainer->run(
+      [](const Config& config) {
+        const fs::path folder = config["folder"].get<std::string>();
+        const auto refused = [](const auto& what, train::SaveOptions options) {
+          return thrown_by([&] { train::save_checkpoint(what, options); });
+        };
+        return std::vector{refused(folder, {.sharded = true, .files = true}),
+                           refused(Checkpoint{{"epoch", 1}}, {.files = true}),
+                           refused(folder / "none", {.files = true}), refused(folder / "file", {.files = true})};
+      },
+      {.config = {{"folder", trainer.folder()}}});
+  const auto texts = results[0].get<std::vector<std::string>>();
+  DOCTEST_CHECK(contains(texts[0], "invalid_argument: save_checkpoint(): a folder of files cannot be sharded"));
+  DOCTEST_CHECK(contains(texts[1], "invalid_argument: save_checkpoint(): with files = true"));
+  for (const auto place : {2, 3}) DOCTEST_CHECK(contains(texts.at(place), "is no folder"));
+  DOCTEST_CHECK(trainer->latest_checkpoint() == std::nullopt);
+}
+
+DOCTEST_TEST_CASE("a folder of files without a disk to keep it on is told and training goes on") {
+  TestTrainer trainer({.num_workers = 1, .placement = Placement::thread});
+  trainer->run([](const Config& config) { train::save_checkpoint(config["folder"].get<fs::path>(), {.files = true}); },
+               {.config = {{"folder", trainer.folder().string()}}, .checkpoint_strategy = {.num_to_keep = 0}});
+  DOCTEST_REQUIRE(trainer->checkpoint_errors().size() == 1);
+  DOCTEST_CHECK(contains(trainer->checkpoint_errors()[0], "num_to_keep is 0: keep one, or save a dictionary"));
 }
 
 DOCTEST_TEST_CASE("a sharded checkpoint keeps every rank's part") {

@@ -4,12 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
-#include <fstream>
-#include <set>
-#include <sstream>
-#include <thread>
 
 #include "test/integration/support.hpp"
 
@@ -27,31 +22,9 @@ Json read_environment(const Config& config) {
   return values;
 }
 
-/// Inodes of sockets that wait for connections: TCP on any address, and named or abstract Unix sockets.
-std::set<std::string> listening_inodes() {
-  std::set<std::string> inodes;
-  for (const auto* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
-    std::ifstream in(table);
-    for (std::string line; std::getline(in, line);) {
-      std::istringstream words(line);
-      std::vector<std::string> field{std::istream_iterator<std::string>(words), {}};
-      if (field.size() > 9 && field[3] == "0A") inodes.insert(field[9]);
-    }
-  }
-  std::ifstream in("/proc/net/unix");
-  for (std::string line; std::getline(in, line);) {
-    std::istringstream words(line);
-    std::vector<std::string> field{std::istream_iterator<std::string>(words), {}};
-    if (field.size() > 6 && field[3] == "00010000") inodes.insert(field[6]);
-  }
-  return inodes;
-}
-
 bool listens_somewhere() {
-  const auto listening = listening_inodes();
   for (auto pid : process_tree(::getpid()))
-    for (const auto& inode : socket_inodes(pid))
-      if (listening.contains(inode)) return true;
+    if (!listening_addresses(pid).empty()) return true;
   return false;
 }
 

@@ -80,9 +80,13 @@ DOCTEST_TEST_CASE("a hundred starts and shutdowns leave nothing behind") {
   for (int i = 0; i < 100; ++i) good = good && cycle(i % 2 == 0);
   DOCTEST_CHECK(good);
   DOCTEST_CHECK(node::Node::instance().fork_server_pid() == server);
-  const auto after = footprint_of(::getpid());
-  const auto server_after = footprint_of(server);
   // CAF closes its sockets and ends its threads a moment later, so one or two may be left of the last cycle.
+  auto after = footprint_of(::getpid());
+  for (const auto end = std::chrono::steady_clock::now() + patience;
+       (after.descriptors > before.descriptors + 4 || after.threads > before.threads + 2) &&
+       std::chrono::steady_clock::now() < end;)
+    after = footprint_of(::getpid());
+  const auto server_after = footprint_of(server);
   DOCTEST_CHECK(after.descriptors <= before.descriptors + 4);
   DOCTEST_CHECK(after.threads <= before.threads + 2);
   DOCTEST_CHECK(after.zombies == 0);
@@ -118,8 +122,8 @@ DOCTEST_TEST_CASE("memory stays flat when 200000 reports meet a slow callback") 
   DOCTEST_CHECK(growth_of_flood(200'000, 10) < 8);
 }
 
-DOCTEST_TEST_CASE("memory stays flat when reports of 10 kB meet a slow callback") {
-  DOCTEST_CHECK(growth_of_flood(5'000, 10'000) < 8);
+DOCTEST_TEST_CASE("memory stays flat when 50000 reports of 10 kB meet a slow callback") {
+  DOCTEST_CHECK(growth_of_flood(50'000, 10'000) < 8);
 }
 
 }  // namespace troupe::test

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 #include <troupe/troupe.hpp>
 
+#include "test/integration/steady_training.hpp"
 #include "test/integration/support.hpp"
 
 namespace troupe::test {
@@ -128,6 +129,29 @@ int without_init(const std::string&) {
   return 0;
 }
 
+/// Goes on with the run in that folder, and tells how it ended.
+int steady(const std::string& folder) {
+  Trainer trainer({.num_workers = 2, .logdir = folder + "/results"});
+  std::int64_t last = -1;
+  bool in_order = true;
+  auto order = std::make_shared<FunctionCallback>();
+  order->on_result = [&](const auto&, const ResultInfo& info) {
+    in_order &= last == -1 || info.round == last + 1;
+    last = info.round;
+  };
+  const auto results =
+      trainer.run(fn<train_steadily>, {.config = {{"floats", 10}}, .callbacks = {say_tree(), order}, .resume = true});
+  int runs = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(trainer.logdir()))
+    runs += entry.path().filename().string().starts_with("run_") ? 1 : 0;
+  say(Json{{"results", results},
+           {"epoch", trainer.status().generation >> 32U},
+           {"runs", runs},
+           {"rounds_in_order", in_order}}
+          .dump());
+  return 0;
+}
+
 int few_descriptors(const std::string&) {
   const rlimit limit{64, 64};
   ::setrlimit(RLIMIT_NOFILE, &limit);
@@ -158,6 +182,7 @@ int play_host(std::string_view name, const std::string& argument) {
       {"without_signals", without_signals},
       {"without_init", without_init},
       {"few_descriptors", few_descriptors},
+      {"steady", steady},
   };
   return hosts.at(name)(argument);
 }

@@ -88,7 +88,8 @@ DOCTEST_TEST_CASE("local mode retries user errors when asked") {
   constexpr auto fails_twice = [](const Config& config) {
     train::report({{"x", 1}});
     const std::filesystem::path folder = config["folder"].get<std::string>();
-    if (is_first(folder, "a") || is_first(folder, "b")) throw std::runtime_error("not yet");
+    for (const auto* name : {"a", "b"})
+      if (is_first(folder, name)) throw std::runtime_error(std::string("not yet ") + name);
     return "third time";
   };
   const auto results = trainer->run(fails_twice, {.config = {{"folder", trainer.folder()}}, .callbacks = {recorder}});

@@ -84,6 +84,13 @@ DOCTEST_TEST_CASE("a lost worker costs one retry") {
   DOCTEST_CHECK(story["outcome"].dump() == R"({"status":"succeeded","attempts":2})");
   DOCTEST_REQUIRE(story["ranks"].size() == 3);
   for (std::size_t i = 0; i < 3; ++i) DOCTEST_CHECK(story["ranks"][i]["pid"] == after[i]);
+  DOCTEST_REQUIRE(story["decisions"].size() == 1);
+  const auto& decision = story["decisions"][0];
+  DOCTEST_CHECK(decision["attempt"] == 1);
+  DOCTEST_CHECK(decision["cause"] == "lost worker");
+  DOCTEST_CHECK(decision["rank"] == 1);
+  DOCTEST_CHECK(decision["decision"] == "restart 1 of 3");
+  DOCTEST_CHECK(decision["delay_ms"] == 0);
 }
 
 DOCTEST_TEST_CASE("an iterator goes on after a lost worker") {
@@ -166,7 +173,7 @@ DOCTEST_TEST_CASE("a crash loop is ended by the restart window") {
   TestTrainer trainer({.num_workers = 2, .max_retries = -1});
   const auto error = error_of([&] { trainer->run(fn<die_always>, {.config = {{"folder", trainer.folder()}}}); });
   DOCTEST_CHECK(error.code == ErrorCode::worker_lost);
-  DOCTEST_CHECK(error.says("5 restarts within 60 s"));
+  DOCTEST_CHECK(error.says("crash loop: 5 restarts within 60 s"));
   DOCTEST_CHECK(read_file(trainer.folder() / "attempts").size() == 6);
 }
 
@@ -174,20 +181,23 @@ DOCTEST_TEST_CASE("without a limit of retries a run that makes progress goes on"
   TestTrainer trainer({.num_workers = 2, .max_retries = -1});
   const auto results = trainer->run(
       [](const Config& config) {
-        train::report({{"x", 1}});
-        for (int i = 0; train::world_rank() == 1 && i < 8; ++i)
-          if (is_first(folder_of(config), "death_" + std::to_string(i))) {
-            // Only after the round is complete at the driver: the death of rank 1 is not a crash loop then.
-            wait_for_fifo(folder_of(config) / "round");
-            ::raise(SIGKILL);
-          }
+        int deaths = 0;
+        while (std::filesystem::exists(folder_of(config) / ("death_" + std::to_string(deaths)))) ++deaths;
+        // Each attempt comes one round further.
+        for (int i = 0; i <= deaths; ++i) train::report({{"x", i}});
+        if (train::world_rank() == 1 && deaths < 8) {
+          // Only after the round is complete at the driver.
+          wait_for_fifo(folder_of(config) / "round");
+          is_first(folder_of(config), "death_" + std::to_string(deaths));
+          ::raise(SIGKILL);
+        }
         return "alive";
       },
       {.config = {{"folder", (Fifo(trainer.folder() / "round"), trainer.folder())}},
        .callbacks = {[&] {
          auto callback = std::make_shared<FunctionCallback>();
          callback->on_result = [&](const auto&, const ResultInfo& info) {
-           if (info.attempt <= 8) write_fifo(trainer.folder() / "round", "x");
+           if (info.attempt <= 8 && info.round == info.attempt) write_fifo(trainer.folder() / "round", "x");
          };
          return callback;
        }()}});
@@ -206,7 +216,8 @@ DOCTEST_TEST_CASE("user errors are retried only when asked") {
     DOCTEST_CHECK(patient->run(throw_once, {.config = {{"folder", patient.folder()}}}) == std::vector<Json>(2, "fine"));
     const auto error = error_of([&] { patient->run([] { throw std::runtime_error("always"); }); });
     DOCTEST_CHECK(error.code == ErrorCode::user_code);
-    DOCTEST_CHECK(error.says("attempt 4"));
+    DOCTEST_CHECK(error.says("attempt 2"));
+    DOCTEST_CHECK(error.says("the same exception as before at the same place"));
   }
 }
 
@@ -232,6 +243,23 @@ DOCTEST_TEST_CASE("every bad end of a worker is told exactly") {
     if (how == "thread") DOCTEST_CHECK(error.says("nobody catches this"));
   }
   DOCTEST_CHECK(Json(trainer->run(fn<rank>)).dump() == "[0,1]");
+}
+
+DOCTEST_TEST_CASE("a run that another program has taken over ends with that reason") {
+  TestTrainer trainer({.num_workers = 2});
+  const auto error = error_of([&] {
+    trainer->run(
+        [](const Config& config) {
+          if (train::world_rank() == 0)
+            for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_of(config)))
+              if (entry.path().filename() == "journal") std::ofstream(entry.path(), std::ios::app) << "of another\n";
+          train::save_checkpoint({{"x", 1}});
+          train::wait_for_stop();
+        },
+        {.config = {{"folder", trainer.folder()}}});
+  });
+  DOCTEST_CHECK(error.code == ErrorCode::invalid_state);
+  DOCTEST_CHECK_MESSAGE(error.says("another program has taken over the run"), error.text);
 }
 
 DOCTEST_TEST_CASE("the death of an idle worker is no failure of the next run") {

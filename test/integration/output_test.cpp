@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What worker processes print: prefix, log files, completeness.
+#include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -25,6 +27,44 @@ bool has_line(const std::string& text, const std::string& line) {
     if (one == line) return true;
   return false;
 }
+
+/// Takes what the program writes to a descriptor while the scope lives, as it comes.
+class PipedOutput {
+public:
+  explicit PipedOutput(int fd) : fd_(fd), saved_(::fcntl(fd, F_DUPFD_CLOEXEC, 3)) {
+    int ends[2];
+    if (saved_ < 0 || ::pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("no pipe");
+    ::dup2(ends[1], fd);
+    ::close(ends[1]);
+    reader_ = ends[0];
+  }
+  ~PipedOutput() {
+    ::dup2(saved_, fd_);
+    ::close(saved_);
+    ::close(reader_);
+  }
+  PipedOutput(const PipedOutput&) = delete;
+  PipedOutput& operator=(const PipedOutput&) = delete;
+
+  /// Waits until `part` has come; false if it does not.
+  bool shows(const std::string& part) {
+    pollfd ready{reader_, POLLIN, 0};
+    while (text_.find(part) == std::string::npos) {
+      char buffer[4096];
+      if (::poll(&ready, 1, static_cast<int>(std::chrono::milliseconds(patience).count())) != 1) return false;
+      const auto count = ::read(reader_, buffer, sizeof buffer);
+      if (count <= 0) return false;
+      text_.append(buffer, static_cast<std::size_t>(count));
+    }
+    return true;
+  }
+
+private:
+  int fd_;
+  int saved_;
+  int reader_ = -1;
+  std::string text_;
+};
 
 }  // namespace
 
@@ -61,6 +101,33 @@ DOCTEST_TEST_CASE("log files lie in the log directory before a run and in the ru
   DOCTEST_CHECK(read_file(logdir / "run_001/logs/rank_0.log") == "first run\n");
   DOCTEST_CHECK(read_file(logdir / "run_001/logs/rank_1.log") == "first run\n");
   DOCTEST_CHECK(read_file(logdir / "run_002/logs/rank_1.log") == "second run\n");
+}
+
+DOCTEST_TEST_CASE("a line is printed and in the log file as soon as it ends, while the worker runs on") {
+  TestTrainer trainer({.num_workers = 1});
+  trainer->start();
+  const Fifo go(trainer.folder() / "go");
+  bool shows_first = false;
+  bool shows_second = false;
+  std::string log;
+  {
+    PipedOutput output(STDOUT_FILENO);
+    auto rounds = trainer->run_iterator(
+        [](const Config& config) {
+          std::printf("one line\nand a half");  // no flush
+          wait_for_fifo(config["go"].get<std::string>());
+          std::cout << " line\n";
+          train::wait_for_stop();
+        },
+        {.config = {{"go", go.path().string()}}});
+    shows_first = output.shows(") one line\n");
+    write_fifo(go.path(), "go");
+    shows_second = output.shows(") and a half line\n");
+    log = read_file(trainer->latest_run_dir() / "logs/rank_0.log");  // a line is printed, then written
+  }
+  DOCTEST_CHECK(shows_first);
+  DOCTEST_CHECK(shows_second);
+  DOCTEST_CHECK(log.starts_with("one line\n"));
 }
 
 DOCTEST_TEST_CASE("output is complete when run returns") {

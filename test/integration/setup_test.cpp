@@ -84,7 +84,7 @@ DOCTEST_TEST_CASE("a throwing hook fails start with its rank and text") {
 }
 
 DOCTEST_TEST_CASE("a hook that does not end fails start at the deadline and names its rank") {
-  TestTrainer trainer({.num_workers = 2, .worker_start_deadline = std::chrono::milliseconds(300)});
+  TestTrainer trainer({.num_workers = 2, .worker_start_deadline = std::chrono::seconds(5)});
   const auto error = error_of([&] {
     trainer->start([] {
       while (train::world_rank() == 1) ::pause();
@@ -138,8 +138,11 @@ DOCTEST_TEST_CASE("a backend is set up on every worker and taken down at shutdow
     TempFolder notes;
     const std::vector<BackendConfig> forms = {{"noting", {{"folder", notes.path()}}}, NotingConfig{notes.path()}};
     for (const auto& backend : forms) {
-      TestTrainer trainer(
-          {.backend = backend, .num_workers = 2, .resources_per_worker = {{"CPU", 3}}, .placement = placement});
+      TestTrainer trainer({.backend = backend,
+                           .num_workers = 2,
+                           .resources_per_worker = {{"CPU", 3}},
+                           .placement = placement,
+                           .shutdown_deadline = patience});
       trainer->start();
       DOCTEST_CHECK(read_file(notes.path() / "rank_0_start") ==
                     (placement == Placement::process ? "[0,0,0,2,2,3,true]" : "[0,0,0,2,2,3,false]"));
@@ -170,7 +173,8 @@ DOCTEST_TEST_CASE("a backend that throws in on_shutdown does not disturb shutdow
     TempFolder notes;
     TestTrainer trainer({.backend = {"noting", {{"folder", notes.path()}, {"throw_on_shutdown", true}}},
                          .num_workers = 2,
-                         .placement = placement});
+                         .placement = placement,
+                         .shutdown_deadline = patience});
     trainer->start();
     trainer->shutdown();
     DOCTEST_CHECK(fs::exists(notes.path() / "rank_1_shutdown"));

@@ -106,19 +106,19 @@ DOCTEST_TEST_CASE("shutdown ends a function that never returns within the deadli
 }
 
 DOCTEST_TEST_CASE("shutdown kills a stopped worker at once") {
-  TestTrainer trainer({.num_workers = 3, .shutdown_deadline = std::chrono::seconds(20)});
+  TestTrainer trainer({.num_workers = 3, .shutdown_deadline = std::chrono::seconds(60)});
   trainer->start();
   const auto pids = trainer->worker_pids();
   ProcessWatch stopped(pids[1]);
   ::kill(pids[1], SIGSTOP);
   const auto took = time_of([&] { trainer->shutdown(); });
-  DOCTEST_CHECK(took < milliseconds(5000));
+  DOCTEST_CHECK(took < std::chrono::seconds(15));
   DOCTEST_CHECK(stopped.ends_within(milliseconds(0)));
   DOCTEST_CHECK(process_tree(::getpid()).size() == 2);
 }
 
 DOCTEST_TEST_CASE("a worker that is stopped while it shuts down is killed") {
-  TestTrainer trainer({.num_workers = 2, .shutdown_deadline = std::chrono::seconds(20)});
+  TestTrainer trainer({.num_workers = 2, .shutdown_deadline = std::chrono::seconds(60)});
   Fifo leaving(trainer.folder() / "leaving");
   struct SlowEnd {
     explicit SlowEnd(std::string path) : path_(std::move(path)) {}
@@ -137,17 +137,17 @@ DOCTEST_TEST_CASE("a worker that is stopped while it shuts down is killed") {
   });
   const auto took = time_of([&] { trainer->shutdown(); });
   stopper.join();
-  DOCTEST_CHECK(took < milliseconds(8000));
+  DOCTEST_CHECK(took < std::chrono::seconds(24));
 }
 
 DOCTEST_TEST_CASE("a thread rank that does not stop is an error that names it") {
-  TestTrainer trainer({.num_workers = 3, .placement = Placement::thread, .shutdown_deadline = milliseconds(100)});
+  TestTrainer trainer({.num_workers = 3, .placement = Placement::thread, .shutdown_deadline = milliseconds(3000)});
   auto callback = std::make_shared<FunctionCallback>();
   callback->on_result = [](const auto&, const ResultInfo& info) { info.stop(); };
   const auto error = error_of([&] { trainer->run(fn<stick>, {.callbacks = {callback}}); });
   DOCTEST_CHECK(error.code == ErrorCode::deadline);
   DOCTEST_CHECK(error.rank == 1);
-  DOCTEST_CHECK(error.says("thread rank 1 did not stop within 100 ms"));
+  DOCTEST_CHECK(error.says("thread rank 1 did not stop within 3000 ms"));
   const auto next = error_of([&] { trainer->run(fn<rank>); });
   DOCTEST_CHECK(next.code == ErrorCode::invalid_state);
   DOCTEST_CHECK(next.rank == 1);
@@ -159,7 +159,7 @@ DOCTEST_TEST_CASE("a thread rank that does not stop is an error that names it") 
 }
 
 DOCTEST_TEST_CASE("a thread rank that ended after its deadline is not named at shutdown") {
-  TestTrainer trainer({.num_workers = 2, .placement = Placement::thread, .shutdown_deadline = std::chrono::seconds(1)});
+  TestTrainer trainer({.num_workers = 2, .placement = Placement::thread, .shutdown_deadline = std::chrono::seconds(3)});
   auto callback = std::make_shared<FunctionCallback>();
   callback->on_result = [](const auto&, const ResultInfo& info) { info.stop(); };
   DOCTEST_CHECK(error_of([&] { trainer->run(fn<stick>, {.callbacks = {callback}}); }).code == ErrorCode::deadline);
@@ -168,7 +168,7 @@ DOCTEST_TEST_CASE("a thread rank that ended after its deadline is not named at s
 }
 
 DOCTEST_TEST_CASE("shutdown names a thread rank that is stuck in a run") {
-  TestTrainer trainer({.num_workers = 2, .placement = Placement::thread, .shutdown_deadline = milliseconds(100)});
+  TestTrainer trainer({.num_workers = 2, .placement = Placement::thread, .shutdown_deadline = milliseconds(3000)});
   auto iterator = trainer->run_iterator(fn<stick>);
   iterator.begin();
   const auto error = error_of([&] { trainer->shutdown(); });

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "test/integration/support.hpp"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <spawn.h>
@@ -13,6 +14,7 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <sstream>
 #include <stdexcept>
 
@@ -184,14 +186,52 @@ double resident_mb(pid_t pid) {
   return text.empty() ? 0 : std::stod(text) / 1024;
 }
 
-std::vector<std::string> socket_inodes(pid_t pid) {
-  std::vector<std::string> inodes;
+namespace {
+
+/// Inodes of all sockets that a process holds.
+std::set<std::string> socket_inodes(pid_t pid) {
+  std::set<std::string> inodes;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(fmt::format("/proc/{}/fd", pid), error)) {
     const auto target = fs::read_symlink(entry.path(), error).string();
-    if (target.starts_with("socket:[")) inodes.push_back(target.substr(8, target.size() - 9));
+    if (target.starts_with("socket:[")) inodes.insert(target.substr(8, target.size() - 9));
   }
   return inodes;
+}
+
+/// "0100007F:1267" as "127.0.0.1:4711".
+std::string readable(const std::string& address) {
+  const in_addr host{static_cast<in_addr_t>(std::stoul(address.substr(0, 8), nullptr, 16))};
+  char text[INET_ADDRSTRLEN];
+  ::inet_ntop(AF_INET, &host, text, sizeof text);
+  return fmt::format("{}:{}", text, std::stoul(address.substr(9), nullptr, 16));
+}
+
+}  // namespace
+
+std::vector<std::string> listening_addresses(pid_t pid) {
+  const auto inodes = socket_inodes(pid);
+  std::vector<std::string> addresses;
+  const auto each_line = [](const char* table, auto&& see) {
+    std::ifstream in(table);
+    for (std::string line; std::getline(in, line);) {
+      std::istringstream words(line);
+      see(std::vector<std::string>{std::istream_iterator<std::string>(words), {}});
+    }
+  };
+  const auto listens = [&](const auto& fields, std::size_t state, const char* listening, std::size_t inode) {
+    return fields.size() > inode && fields[state] == listening && inodes.contains(fields[inode]);
+  };
+  each_line("/proc/net/tcp", [&](const auto& fields) {
+    if (listens(fields, 3, "0A", 9)) addresses.push_back(readable(fields[1]));
+  });
+  each_line("/proc/net/tcp6", [&](const auto& fields) {
+    if (listens(fields, 3, "0A", 9)) addresses.push_back("tcp6 " + fields[1]);
+  });
+  each_line("/proc/net/unix", [&](const auto& fields) {
+    if (listens(fields, 3, "00010000", 6)) addresses.push_back("unix");
+  });
+  return addresses;
 }
 
 // ---- output ---------------------------------------------------------------------------------------------------------

@@ -174,8 +174,8 @@ std::size_t open_descriptors(pid_t pid);
 std::size_t thread_count(pid_t pid);
 /// Resident memory in MB.
 double resident_mb(pid_t pid);
-/// Inodes of all sockets that a process holds.
-std::vector<std::string> socket_inodes(pid_t pid);
+/// Where a process waits for connections: "127.0.0.1:4711", "tcp6 ...", and "unix" for named and abstract sockets.
+std::vector<std::string> listening_addresses(pid_t pid);
 
 /// Keeps what the program writes to a descriptor while the scope lives. No assertions there: their text would be kept
 /// too.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// troupe checkpoint export and import, as people call them.
+// troupe checkpoint, as people call it.
 #ifdef TROUPE_COMMAND_LINE
 #include <doctest/doctest.h>
 
@@ -33,7 +33,62 @@ Checkpoint sample() {
           {"model", {{"fc.weight", TensorData::of<float>({1, 2, 3})}, {"fc.bias", TensorData::of<float>({4})}}}};
 }
 
+/// Changes a byte of a tensor.
+void damage(const fs::path& checkpoint) {
+  for (const auto& entry : fs::directory_iterator(checkpoint))
+    if (entry.path().extension() == ".bin") {
+      std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+      file.seekp(4096).put('x');
+    }
+}
+
 }  // namespace
+
+DOCTEST_TEST_CASE("the command line looks at checkpoints with exit code 0, and 1 if one is damaged or missing") {
+  const TempFolder folder;
+  const auto checkpoints = folder.path() / "run" / "checkpoints";
+  for (const auto* name : {"checkpoint_000001", "checkpoint_000002"}) sample().to_directory(checkpoints / name);
+  for (const auto* path : {"run", "run/checkpoints"}) {
+    const auto list = told(folder, std::string("ls ") + path);
+    DOCTEST_CHECK(list.starts_with("0: "));
+    DOCTEST_CHECK(contains(list, "checkpoint_000001"));
+    DOCTEST_CHECK(contains(list, "checkpoint_000002"));
+    DOCTEST_CHECK(told(folder, std::string("verify ") + path).starts_with("0: "));
+  }
+  const auto shown = told(folder, "show run/checkpoints/checkpoint_000002");
+  DOCTEST_CHECK(shown.starts_with("0: "));
+  DOCTEST_CHECK(contains(shown, "model.fc.weight"));
+  DOCTEST_CHECK(contains(shown, "float32[3]"));
+
+  damage(checkpoints / "checkpoint_000002");
+  DOCTEST_CHECK(told(folder, "ls run").starts_with("0: "));  // reads no tensors
+  DOCTEST_CHECK(told(folder, "verify run/checkpoints/checkpoint_000001").starts_with("0: "));
+  for (const auto* path : {"run", "run/checkpoints/checkpoint_000002"}) {
+    const auto verified = told(folder, std::string("verify ") + path);
+    DOCTEST_CHECK(verified.starts_with("1: "));
+    DOCTEST_CHECK(contains(verified, "shard_00000"));
+  }
+  std::ofstream(checkpoints / "checkpoint_000001" / "manifest.json") << "{}";
+  for (const auto* command : {"ls run", "show run/checkpoints/checkpoint_000001", "verify run"})
+    DOCTEST_CHECK(told(folder, command).starts_with("1: "));
+
+  DOCTEST_CHECK(contains(told(folder, "ls none"), "1: there is no checkpoint in none"));
+  DOCTEST_CHECK(contains(told(folder, "verify none"), "1: there is no checkpoint in none"));
+  DOCTEST_CHECK(contains(told(folder, "show none"), "1: troupe: none holds no checkpoint: there is no such folder"));
+}
+
+DOCTEST_TEST_CASE("a wrong command line of the checkpoint commands gives exit code 2 and a hint") {
+  const TempFolder folder;
+  for (const auto* command : {"ls", "show", "verify"}) {
+    DOCTEST_CHECK(contains(told(folder, command), "2: PATH is required"));
+    DOCTEST_CHECK(contains(told(folder, std::string(command) + " a b"), "2: "));
+    DOCTEST_CHECK(contains(told(folder, std::string(command) + " a --fast"), "--fast"));
+    DOCTEST_CHECK(contains(told(folder, std::string(command) + " a --fast"), "--help"));
+    DOCTEST_CHECK(contains(told(folder, std::string(command) + " --help"), "0: "));
+  }
+  DOCTEST_CHECK(contains(told(folder, ""), "2: A subcommand is required"));
+  DOCTEST_CHECK(contains(told(folder, "remove a"), "2: "));
+}
 
 DOCTEST_TEST_CASE("the command line exports a checkpoint, a part of it, and imports it again") {
   const TempFolder folder;
@@ -70,11 +125,7 @@ DOCTEST_TEST_CASE("the command line tells what it cannot convert, with exit code
   DOCTEST_CHECK(contains(told(folder, "export saved x.pt --force"), "0: "));
   DOCTEST_CHECK(contains(told(folder, "import x.pt saved"), "1: troupe: saved is there already"));
   DOCTEST_CHECK(contains(told(folder, "import none.pt out"), "1: troupe: "));
-  for (const auto& entry : fs::directory_iterator(folder.path() / "saved"))  // a damaged one is not exported
-    if (entry.path().extension() == ".bin") {
-      std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
-      file.seekp(4096).put('x');
-    }
+  damage(folder.path() / "saved");  // and is not exported then
   DOCTEST_CHECK(contains(told(folder, "export saved y.pt"), "1: troupe: "));
   DOCTEST_CHECK_FALSE(fs::exists(folder.path() / "y.pt"));
 }

@@ -8,8 +8,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <iostream>
 #include <string>
+
+#include "test/support/skip.hpp"
 
 namespace troupe::test {
 
@@ -35,12 +36,12 @@ inline ProgramResult run_python(const std::string& python, const std::string& sc
   return run_program("'" + python + "' '" TROUPE_SOURCE_DIR "/test/interop/" + script + "' " + arguments);
 }
 
-/// The Python whose torch is used: TROUPE_TORCH_PYTHON, else Debian's. Empty, and a message, if there is none.
+/// The Python whose torch is used: TROUPE_TORCH_PYTHON, else Debian's. Empty if there is none: the test is skipped.
 inline std::string torch_python() {
   const char* given = std::getenv("TROUPE_TORCH_PYTHON");
   const std::string python = given != nullptr ? given : "/usr/bin/python3";
   if (run_python(python, "torch_files.py", "version").status == 0) return python;
-  std::cout << "SKIPPED: " << python << " has no torch (apt-get install python3-torch)\n";
+  skip(python + " has no torch (apt-get install python3-torch)");
   return {};
 }
 

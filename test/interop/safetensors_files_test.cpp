@@ -17,11 +17,7 @@ using troupe::test::TempFolder;
 
 DOCTEST_TEST_CASE("safetensors of the Python package are imported, and it reads ours") {
   const std::string python = TROUPE_TEST_PYTHON;
-  if (python.empty()) {
-    std::cout << "SKIPPED: the Python package safetensors is not installed (./dev test installs it)\n";
-    DOCTEST_CHECK(true);
-    return;
-  }
+  if (python.empty()) return troupe::test::skip("the Python package safetensors is not installed (./dev test does it)");
   const TempFolder folder;
   const auto file = (folder.path() / "python.safetensors").string();
   const auto written = run_python(python, "safetensors_files.py", "write '" + file + "'");

@@ -92,10 +92,7 @@ TensorData zero_and_one(DType dtype) {
 DOCTEST_TEST_CASE("state dicts that Python's torch saved are imported, and nothing in them is executed") {
   const auto python = torch_python();
   const TempFolder folder;
-  if (python.empty()) {
-    DOCTEST_CHECK(true);
-    return;
-  }
+  if (python.empty()) return;
   const auto written = run_python(python, "torch_files.py", "write '" + folder.path().string() + "'");
   DOCTEST_REQUIRE_MESSAGE(written.status == 0, written.output);
   const auto load = [&](const std::string& name) { return Checkpoint::import_torch(folder.path() / name); };
@@ -125,10 +122,7 @@ DOCTEST_TEST_CASE("state dicts that Python's torch saved are imported, and nothi
 DOCTEST_TEST_CASE("Python's torch loads an exported checkpoint with weights_only") {
   const auto python = torch_python();
   const TempFolder folder;
-  if (python.empty()) {
-    DOCTEST_CHECK(true);
-    return;
-  }
+  if (python.empty()) return;
   const auto weight = floats({0, 1, 2, 3, 4, 5}, {2, 3});
   const bool newer = !contains(run_python(python, "torch_files.py", "version").output, "1.13");
   std::vector<troupe::CheckpointEntry> types;

@@ -11,6 +11,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -126,6 +127,18 @@ std::string print(std::FILE* to, const std::string& text) {
   return depth < 0 ? 0 : recurse(depth + 1) + frame[0];  // not a tail call
 }
 
+/// Memory of small pages, all of them in use: the kernel takes its time to free it.
+std::string grow(std::size_t megabytes) {
+  const auto size = megabytes << 20;
+  void* memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) {
+    return "error: mmap";
+  }
+  ::madvise(memory, size, MADV_NOHUGEPAGE);
+  std::memset(memory, 1, size);
+  return "ok";
+}
+
 std::string die(int signal_number) {
   ::raise(signal_number);
   return "ok";
@@ -144,6 +157,7 @@ void obey_commands(const node::WorkerStart& start) {
       {"exit", [](Argument a) -> std::string { ::_exit(std::stoi(a)); }},
       {"raise", [](Argument a) { return die(std::stoi(a)); }},
       {"throw", [](Argument a) -> std::string { throw std::runtime_error(a); }},
+      {"grow", [](Argument a) { return grow(std::stoul(a)); }},
       {"overflow", [](Argument) { return std::to_string(recurse(0)); }},
       {"print", [](Argument a) { return print(stdout, a + "\n"); }},
       {"eprint", [](Argument a) { return print(stderr, a + "\n"); }},

@@ -62,8 +62,11 @@ DOCTEST_TEST_CASE("a worker is forked with its token, and ends with the last eve
   DOCTEST_CHECK(Node::instance().pid_of(worker.token()) == worker.pid());
   worker.ask("return");
   worker.wait_end();
-  DOCTEST_CHECK(worker.events().size() == 2);
-  DOCTEST_CHECK(worker.events().front().kind == Kind::forked);
+  auto events = worker.events();
+  std::erase_if(events, [](const auto& event) { return event.kind == Kind::dying; });  // may be told before the end
+  DOCTEST_CHECK(events.size() == 2);
+  DOCTEST_CHECK(events.front().kind == Kind::forked);
+  DOCTEST_CHECK(worker.events().back().is_end());
 }
 
 DOCTEST_TEST_CASE("a worker has clean surroundings") {

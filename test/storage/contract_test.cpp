@@ -119,10 +119,7 @@ DOCTEST_TEST_CASE("a bucket of a strict S3 server is a storage, and every signat
 
 DOCTEST_TEST_CASE("a bucket of moto is a storage") {
   const auto server = MotoServer::start();
-  if (!server) {
-    DOCTEST_CHECK(true);
-    return;
-  }
+  if (!server) return;
   check_all(*open_storage(server->location("runs"), StrictServer::quick()));
 }
 

@@ -6,9 +6,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <iostream>
 #include <random>
 #include <stdexcept>
+
+#include "test/support/skip.hpp"
 
 namespace troupe::test {
 
@@ -76,8 +77,9 @@ StrictServer::StrictServer(const std::map<std::string, std::string>& variables)
                                      : variables) {}
 
 storage::StorageOptions StrictServer::quick() {
-  return {.stall_timeout = std::chrono::seconds(1),
-          .retry_limit = std::chrono::seconds(20),
+  // A server that gets no processor for a while is not asked again: tests count requests.
+  return {.stall_timeout = std::chrono::seconds(10),
+          .retry_limit = std::chrono::seconds(30),
           .first_backoff = std::chrono::milliseconds(1),
           .part_size = 5 << 20};
 }
@@ -100,7 +102,7 @@ MotoServer::MotoServer(const std::string& python, int port)
 std::unique_ptr<MotoServer> MotoServer::start() {
   const std::string python = TROUPE_TEST_PYTHON;
   if (python.empty()) {
-    std::cout << "SKIPPED: moto is not installed (./dev test installs it)\n";
+    skip("moto is not installed (./dev test does it)");
     return nullptr;
   }
   auto server = std::unique_ptr<MotoServer>(new MotoServer(python, 0));

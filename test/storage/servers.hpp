@@ -55,7 +55,7 @@ public:
   void fault(const Json& fault) { ask(fault); }
   Json ask(const Json& command);
 
-  /// Short waits, so that tests of faults are quick.
+  /// Short pauses, so that tests of faults are quick.
   static storage::StorageOptions quick();
 
 private:
@@ -64,7 +64,7 @@ private:
   AwsEnvironment environment_;
 };
 
-/// moto, an S3 server that others wrote, with a bucket "bucket". Null (and a message) when it is not installed.
+/// moto, an S3 server that others wrote, with a bucket "bucket". Null when it is not installed: the test is skipped.
 class MotoServer {
 public:
   static std::unique_ptr<MotoServer> start();

@@ -10,6 +10,7 @@
 #include <troupe/storage.hpp>
 
 #include "checkpoint/folder.hpp"
+#include "checkpoint/storage/mirror.hpp"
 #include "checkpoint/storage/transfer.hpp"
 #include "test/storage/servers.hpp"
 #include "test/unit/thrown.hpp"
@@ -192,4 +193,31 @@ DOCTEST_TEST_CASE("locations name whole checkpoints: upload, list, download, rem
   for (const std::string location : {"", "/", "s3://bucket", "s3://bucket/", "s3://"})
     DOCTEST_CHECK(
         contains(thrown_by([&] { troupe::upload_checkpoint(source, location); }), "does not name a checkpoint"));
+}
+
+DOCTEST_TEST_CASE("a mirror leaves alone what it has not brought, also when its own copy is gone before it was taken") {
+  const TempFolder folder;
+  const auto location = (folder.path() / "store").string();
+  const auto source = make_checkpoint(folder.path() / "source");
+  const auto storage = open_storage(location);
+  upload_checkpoint(source, *storage, "run/checkpoint_000001");
+  storage->put("run/checkpoint_000002/shard_0", "left by a broken upload");
+
+  std::vector<std::string> errors;
+  troupe::storage::CheckpointMirror mirror(open_storage(location), "run",
+                                           [&](const std::string& text) { errors.push_back(text); });
+  const auto gone = folder.path() / "gone";
+  mirror.want({{"checkpoint_000001", gone}, {"checkpoint_000002", gone}, {"checkpoint_000003", source}});
+  mirror.flush();
+  DOCTEST_CHECK(errors.empty());
+  mirror.want({{"checkpoint_000001", source}});
+  mirror.flush();
+  DOCTEST_REQUIRE(errors.size() == 1);
+  DOCTEST_CHECK(contains(errors.front(), "already"));
+  mirror.want({});
+  mirror.flush();
+  const auto stored = list_checkpoints(*storage);
+  DOCTEST_REQUIRE(stored.size() == 1);
+  DOCTEST_CHECK(stored[0].key == "run/checkpoint_000001");
+  DOCTEST_CHECK(storage->list("run/checkpoint_000002/").empty());
 }

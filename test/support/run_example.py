@@ -3,8 +3,11 @@
 """Runs an example the way its own head says: run_example.py SOURCE PROGRAM [--wrong-flag]
 
     // Test arguments: --num-workers 2      optional: arguments for the test
-    // Last line: [[0,1,2],[0,1,2]]         the last line it must print, word by word or as a regular expression
+    // Output: kept: loss 1                 optional, several: lines it must print before, in this order
+    // Last line: [[0,1,2],[0,1,2]]         the last line it must print
     // Python script: name.py               optional: beside the example, must then run well in the same folder (with torch)
+
+Lines are compared word by word, or as regular expressions; blanks at their ends do not count.
 
 --wrong-flag: it must refuse an unknown flag with exit code 2 and a line on stderr that names the flag.
 """
@@ -17,9 +20,12 @@ import sys
 import tempfile
 
 
+def head_values(source, key):
+    return [value.strip() for value in re.findall(rf"^// {key}: (.*)$", source.read_text(), re.M)]
+
+
 def head_value(source, key):
-    match = re.search(rf"^// {key}: (.*)$", source.read_text(), re.M)
-    return match.group(1).strip() if match else None
+    return next(iter(head_values(source, key)), None)
 
 
 TORCH_PYTHON = os.environ.get("TROUPE_TORCH_PYTHON", "/usr/bin/python3")
@@ -52,6 +58,12 @@ def matches(expected, line):
         return False
 
 
+def first_missing(expected, lines):
+    """The first of the expected lines that does not follow those before it; None if all are there."""
+    left = iter(lines)
+    return next((one for one in expected if not any(matches(one, line) for line in left)), None)
+
+
 def main():
     source, program = pathlib.Path(sys.argv[1]).resolve(), os.path.abspath(sys.argv[2])
     if "--wrong-flag" in sys.argv:
@@ -65,8 +77,10 @@ def main():
         script = head_value(source, "Python script")
         result = run(program, shlex.split(head_value(source, "Test arguments") or ""),
                      source.parent / script if script else None)
-        last = (result.stdout.splitlines() or [""])[-1]
-        good = result.returncode == 0 and matches(expected, last)
+        lines = [line.strip() for line in result.stdout.splitlines()] or [""]
+        good = result.returncode == 0 and matches(expected, lines[-1])
+        if good and (missing := first_missing(head_values(source, "Output"), lines[:-1])) is not None:
+            good, expected = False, f"a line {missing}, in the order of the head"
     print(result.stdout, end="")
     print(result.stderr, end="", file=sys.stderr)
     if not good:

@@ -14,7 +14,9 @@ Prints the port. Then reads commands from stdin, a JSON object a line, and answe
       short   the answer is complete, but holds half of the bytes
       stall   half of the answer's body comes, then nothing more
       endless the answer's body never ends
+      hold    nothing happens until {"ask": "release"}
   {"ask": "uploads"}    number of multipart uploads that are open
+  {"ask": "release"}    lets held requests go on; answers how many were held so far
   {"ask": "requests"}   list of "METHOD target" since the last time
 """
 import hashlib
@@ -31,6 +33,7 @@ PAGE = 3  # objects on a page of a listing
 
 lock = threading.RLock()
 objects, uploads, faults, requests = {}, {}, [], []
+held, released = [], threading.Event()
 
 
 def quote(text, safe=""):
@@ -63,6 +66,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if kind == "drop":
             self.close_connection = True
             return
+        if kind == "hold":
+            held.append(self.path)
+            released.wait()
         try:
             if kind == "status":
                 raise Refused(fault["status"], fault.get("code", "Broken"))
@@ -239,6 +245,9 @@ def main():
         with lock:
             if command.get("ask") == "uploads":
                 answer = sum(parts is not None for parts in uploads.values())
+            elif command.get("ask") == "release":
+                released.set()
+                answer = len(held)
             elif command.get("ask") == "requests":
                 answer = list(requests)
                 requests.clear()

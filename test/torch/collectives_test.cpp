@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // One contract for everything that carries collectives, on process and thread ranks.
 #include <torch/torch.h>
+#include <unistd.h>
 #include <troupe/torch.hpp>
 #include <troupe/torch_c10d.hpp>
 #include <troupe/troupe.hpp>
+
+#include <filesystem>
+#include <fstream>
+#include <thread>
 
 #include "test/torch/transports.hpp"
 
@@ -32,68 +37,61 @@ Json sums() {
 
 }  // namespace
 
-DOCTEST_TEST_CASE("all_reduce sums every type and size over all ranks") {
-  on_every_transport(3, [](const troupe::TrainerOptions& options) {
-    TestTrainer trainer(options);
-    for (const auto& result : trainer->run(troupe::fn<sums>)) {
-      DOCTEST_CHECK(result["sums"] == std::vector<double>(10, 3 * 45 + 10 * (0 + 1 + 2)));
-      DOCTEST_CHECK(result["large"] == 2.0);
-    }
-  });
+TROUPE_TRANSPORT_CASE("all_reduce sums every type and size over all ranks", 3) {
+  TestTrainer trainer(options);
+  for (const auto& result : trainer->run(troupe::fn<sums>)) {
+    DOCTEST_CHECK(result["sums"] == std::vector<double>(10, 3 * 45 + 10 * (0 + 1 + 2)));
+    DOCTEST_CHECK(result["large"] == 2.0);
+  }
 }
 
-DOCTEST_TEST_CASE("all_reduce finds the smallest and largest, of truth values all and any, and lets NaN win") {
-  on_every_transport(3, [](const troupe::TrainerOptions& options) {
-    TestTrainer trainer(options);
-    const auto results = trainer->run([]() -> Json {
-      using train::torch::all_reduce, train::torch::Reduce;
-      const int rank = train::world_rank();
-      Json found;
-      for (auto type : {torch::kFloat, torch::kBFloat16, torch::kLong, torch::kByte})
-        for (auto reduce : {Reduce::min, Reduce::max})
-          found.push_back(all_reduce(here(torch::tensor({5 + rank, 7 - rank}).to(type)), reduce).sum().item<double>());
+TROUPE_TRANSPORT_CASE("all_reduce finds the smallest and largest, of truth values all and any, and lets NaN win", 3) {
+  TestTrainer trainer(options);
+  const auto results = trainer->run([]() -> Json {
+    using train::torch::all_reduce, train::torch::Reduce;
+    const int rank = train::world_rank();
+    Json found;
+    for (auto type : {torch::kFloat, torch::kBFloat16, torch::kLong, torch::kByte})
       for (auto reduce : {Reduce::min, Reduce::max})
-        found.push_back(all_reduce(here(torch::tensor({rank == 1, true, false})), reduce).sum().item<double>());
-      if (train::torch::get_device().is_cpu())
-        for (auto reduce : {Reduce::min, Reduce::max})
-          found.push_back(all_reduce(torch::full({1}, rank == 1 ? NAN : 1.0), reduce).isnan().item<bool>());
-      return found;
-    });
-    for (const auto& result : results)
-      DOCTEST_CHECK(result == Json({10, 14, 10, 14, 10, 14, 10, 14, 1, 2, true, true}));
+        found.push_back(all_reduce(here(torch::tensor({5 + rank, 7 - rank}).to(type)), reduce).sum().item<double>());
+    for (auto reduce : {Reduce::min, Reduce::max})
+      found.push_back(all_reduce(here(torch::tensor({rank == 1, true, false})), reduce).sum().item<double>());
+    if (train::torch::get_device().is_cpu())
+      for (auto reduce : {Reduce::min, Reduce::max})
+        found.push_back(all_reduce(torch::full({1}, rank == 1 ? NAN : 1.0), reduce).isnan().item<bool>());
+    return found;
   });
+  for (const auto& result : results) DOCTEST_CHECK(result == Json({10, 14, 10, 14, 10, 14, 10, 14, 1, 2, true, true}));
 }
 
-DOCTEST_TEST_CASE("empty, non-contiguous and gradient-requiring tensors go through every operation") {
-  on_every_transport(2, [](const troupe::TrainerOptions& options) {
-    TestTrainer trainer(options);
-    const auto results = trainer->run([]() -> Json {
-      const int rank = train::world_rank();
-      const auto empty = here(torch::zeros({0, 3}));
-      Json result;
-      result["empty"] = {train::torch::all_reduce(empty).numel(), train::torch::broadcast(empty, 1).numel(),
-                         train::torch::all_gather(empty).at(1).numel(), train::torch::reduce_scatter(empty).numel()};
-      const auto base = here(torch::zeros({4, 6}, torch::kShort));
-      const auto columns = base.slice(1, 0, 6, 2);
-      train::torch::broadcast(columns.fill_(rank + 1), 1);
-      train::torch::all_reduce(columns);
-      result["untouched"] = base.slice(1, 1, 6, 2).sum().item<double>();
-      result["columns"] = columns.sum().item<double>();
-      result["gathered"] = train::torch::all_gather(columns).at(1).sum().item<double>();
-      result["scattered"] = train::torch::reduce_scatter(columns).sum().item<double>();
-      auto leaf = here(torch::ones({2, 2})).requires_grad_().t();
-      result["leaf"] = train::torch::all_reduce(leaf).sum().item<double>();
-      return result;
-    });
-    for (const auto& result : results) {
-      DOCTEST_CHECK(result["empty"] == Json({0, 0, 0, 0}));
-      DOCTEST_CHECK(result["untouched"] == 0);
-      DOCTEST_CHECK(result["columns"] == 12 * 4);
-      DOCTEST_CHECK(result["gathered"] == 12 * 4);
-      DOCTEST_CHECK(result["scattered"] == 12 * 4);
-      DOCTEST_CHECK(result["leaf"] == 8);
-    }
+TROUPE_TRANSPORT_CASE("empty, non-contiguous and gradient-requiring tensors go through every operation", 2) {
+  TestTrainer trainer(options);
+  const auto results = trainer->run([]() -> Json {
+    const int rank = train::world_rank();
+    const auto empty = here(torch::zeros({0, 3}));
+    Json result;
+    result["empty"] = {train::torch::all_reduce(empty).numel(), train::torch::broadcast(empty, 1).numel(),
+                       train::torch::all_gather(empty).at(1).numel(), train::torch::reduce_scatter(empty).numel()};
+    const auto base = here(torch::zeros({4, 6}, torch::kShort));
+    const auto columns = base.slice(1, 0, 6, 2);
+    train::torch::broadcast(columns.fill_(rank + 1), 1);
+    train::torch::all_reduce(columns);
+    result["untouched"] = base.slice(1, 1, 6, 2).sum().item<double>();
+    result["columns"] = columns.sum().item<double>();
+    result["gathered"] = train::torch::all_gather(columns).at(1).sum().item<double>();
+    result["scattered"] = train::torch::reduce_scatter(columns).sum().item<double>();
+    auto leaf = here(torch::ones({2, 2})).requires_grad_().t();
+    result["leaf"] = train::torch::all_reduce(leaf).sum().item<double>();
+    return result;
   });
+  for (const auto& result : results) {
+    DOCTEST_CHECK(result["empty"] == Json({0, 0, 0, 0}));
+    DOCTEST_CHECK(result["untouched"] == 0);
+    DOCTEST_CHECK(result["columns"] == 12 * 4);
+    DOCTEST_CHECK(result["gathered"] == 12 * 4);
+    DOCTEST_CHECK(result["scattered"] == 12 * 4);
+    DOCTEST_CHECK(result["leaf"] == 8);
+  }
 }
 
 DOCTEST_TEST_CASE("tensors that differ between ranks are refused with who called what") {
@@ -106,7 +104,6 @@ DOCTEST_TEST_CASE("tensors that differ between ranks are refused with who called
                         {2, {"broadcast(root 0) of Float [3] on rank 0"}},
                         {3, {"barrier on rank 0", "all_reduce(sum) of Float [0] on rank"}}};
   on_every_transport(3, [&](const troupe::TrainerOptions& options) {
-    if (options.use_gpu) return;  // NCCL does not compare
     TestTrainer trainer(options);
     for (const auto& one : cases) {
       const auto error = error_of([&] {
@@ -132,7 +129,6 @@ DOCTEST_TEST_CASE("tensors that differ between ranks are refused with who called
 
 DOCTEST_TEST_CASE("tensors that cannot be reduced are refused before anything is sent") {
   on_every_transport(2, [](const troupe::TrainerOptions& options) {
-    if (options.use_gpu) return;  // the same checks
     TestTrainer trainer(options);
     const auto results = trainer->run([]() -> Json {
       using train::torch::all_reduce, train::torch::Reduce;
@@ -160,32 +156,30 @@ DOCTEST_TEST_CASE("tensors that cannot be reduced are refused before anything is
   });
 }
 
-DOCTEST_TEST_CASE("broadcast, all_gather, reduce_scatter and JSON values reach every rank") {
-  on_every_transport(3, [](const troupe::TrainerOptions& options) {
-    TestTrainer trainer(options);
-    const auto results = trainer->run([]() -> Json {
-      const int rank = train::world_rank();
-      auto tensor = here(torch::full({5}, static_cast<float>(rank)));
-      Json result;
-      result["broadcast"] = train::torch::broadcast(tensor, 2).sum().item<double>();
-      for (const auto& one : train::torch::all_gather(here(torch::full({2, 2}, rank))))
-        result["gathered"].push_back(one.sum().item<double>());
-      result["scattered"] = train::torch::reduce_scatter(here(torch::arange(6))).sum().item<double>();
-      train::torch::barrier();
-      for (const auto& one : train::torch::all_gather_json({{"rank", rank}, {"text", std::string(rank * 1000, 'x')}}))
-        result["json"].push_back(one["text"].get<std::string>().size());
-      result["root"] = train::torch::broadcast_json({{"from", rank}}, 1)["from"];
-      return result;
-    });
-    for (int rank = 0; rank < 3; ++rank) {
-      const auto& result = results[static_cast<std::size_t>(rank)];
-      DOCTEST_CHECK(result["broadcast"] == 10);
-      DOCTEST_CHECK(result["gathered"] == Json({0, 4, 8}));
-      DOCTEST_CHECK(result["scattered"] == 3 * (4 * rank + 1));
-      DOCTEST_CHECK(result["json"] == Json({0, 1000, 2000}));
-      DOCTEST_CHECK(result["root"] == 1);
-    }
+TROUPE_TRANSPORT_CASE("broadcast, all_gather, reduce_scatter and JSON values reach every rank", 3) {
+  TestTrainer trainer(options);
+  const auto results = trainer->run([]() -> Json {
+    const int rank = train::world_rank();
+    auto tensor = here(torch::full({5}, static_cast<float>(rank)));
+    Json result;
+    result["broadcast"] = train::torch::broadcast(tensor, 2).sum().item<double>();
+    for (const auto& one : train::torch::all_gather(here(torch::full({2, 2}, rank))))
+      result["gathered"].push_back(one.sum().item<double>());
+    result["scattered"] = train::torch::reduce_scatter(here(torch::arange(6))).sum().item<double>();
+    train::torch::barrier();
+    for (const auto& one : train::torch::all_gather_json({{"rank", rank}, {"text", std::string(rank * 1000, 'x')}}))
+      result["json"].push_back(one["text"].get<std::string>().size());
+    result["root"] = train::torch::broadcast_json({{"from", rank}}, 1)["from"];
+    return result;
   });
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto& result = results[static_cast<std::size_t>(rank)];
+    DOCTEST_CHECK(result["broadcast"] == 10);
+    DOCTEST_CHECK(result["gathered"] == Json({0, 4, 8}));
+    DOCTEST_CHECK(result["scattered"] == 3 * (4 * rank + 1));
+    DOCTEST_CHECK(result["json"] == Json({0, 1000, 2000}));
+    DOCTEST_CHECK(result["root"] == 1);
+  }
 }
 
 DOCTEST_TEST_CASE("a c10d process group of the workers runs a plain c10d loop") {
@@ -199,50 +193,138 @@ DOCTEST_TEST_CASE("a c10d process group of the workers runs a plain c10d loop") 
   for (const auto& result : results) DOCTEST_CHECK(result == Json({2, 12.0}));
 }
 
+DOCTEST_TEST_CASE("workers that share memory listen nowhere, and those with a process group on loopback only") {
+  TestTrainer trainer({.backend = "torch", .num_workers = 2});
+  const auto results = trainer->run([]() -> Json {
+    train::torch::all_reduce(torch::ones({4}));
+    train::torch::broadcast(torch::ones({4}));
+    train::torch::all_gather(torch::ones({4}));
+    train::torch::reduce_scatter(torch::ones({4}));
+    train::torch::barrier();
+    auto net = train::torch::prepare_model(torch::nn::Linear(4, 1));
+    net->forward(torch::ones({2, 4})).sum().backward();
+    Json found = {{"shared memory", listening_addresses(::getpid())}};
+    train::torch::process_group();
+    found["process group"] = listening_addresses(::getpid());
+    return found;
+  });
+  for (const auto& found : results) {
+    DOCTEST_CAPTURE(found.dump());
+    DOCTEST_CHECK(found["shared memory"].empty());
+    DOCTEST_CHECK(!found["process group"].empty());
+    for (const auto& address : found["process group"])
+      DOCTEST_CHECK(address.get<std::string>().starts_with("127.0.0.1:"));
+  }
+}
+
+DOCTEST_TEST_CASE("a process group needs workers: in local mode the error says how many") {
+  TestTrainer trainer({.backend = "torch", .num_workers = 0});
+  const auto error = error_of([&] { trainer->run([] { train::torch::process_group(); }); });
+  DOCTEST_CAPTURE(error.text);
+  DOCTEST_CHECK(error.says("local mode has no process group: use num_workers = 1"));
+}
+
 DOCTEST_TEST_CASE("a rank that stays away is named when the group forms, and when an operation waits for it") {
   for (auto transport : transports()) {
     const std::string name = transport.name;
     DOCTEST_CAPTURE(name);
-    transport.config.timeout_s = 0.5;
+    transport.config.timeout_s = 2;
     TestTrainer trainer({.backend = transport.config, .num_workers = 3});
-    const auto absent = [&](int rank, int operations) {
+    // The others come together, or `late` after the first of them has failed.
+    const auto absent = [&](int rank, int operations, int late = -1) {
       return error_of([&] {
+        const auto folder = trainer.folder() / std::to_string(rank);
+        std::filesystem::create_directory(folder);
         trainer->run(
             [](const troupe::Config& config) {
-              const bool is_absent = train::world_rank() == config["rank"];
+              const std::filesystem::path place = config["folder"].get<std::string>();
+              const auto wait_for = [&](const std::string& what) {
+                while (!std::filesystem::exists(place / what)) std::this_thread::yield();
+              };
               for (int i = 0; i < config["operations"]; ++i) train::torch::barrier();
-              if (!is_absent) train::torch::barrier();
+              const int mine = train::world_rank();
+              if (mine == config["rank"]) return;
+              std::ofstream(place / std::to_string(mine));
+              for (int other = 0; other < 3; ++other)
+                if (other != config["rank"]) wait_for(std::to_string(other));
+              if (mine == config["late"]) wait_for("failed");
+              try {
+                train::torch::barrier();
+              } catch (const troupe::Error&) {
+                std::ofstream(place / "failed");
+                throw;
+              }
             },
-            {.config = {{"rank", rank}, {"operations", operations}}});
+            {.config = {{"rank", rank}, {"operations", operations}, {"late", late}, {"folder", folder.string()}}});
       });
     };
     for (int rank : {0, 2}) {
       const auto error = absent(rank, 0);
       DOCTEST_CAPTURE(error.text);
       DOCTEST_CHECK(error.code == troupe::ErrorCode::deadline);
-      DOCTEST_CHECK(error.says("the group did not form within 500 ms"));
+      DOCTEST_CHECK(error.says("the group did not form within 2000 ms"));
       DOCTEST_CHECK(error.says("rank " + std::to_string(rank) + " did not come"));
     }
-    const auto error = absent(1, 1);
+    // Rank 2, on its other host, waits for rank 0 and knows nothing of rank 1: it comes when rank 0 has said its part.
+    const auto error = absent(1, 1, transport.config.pretend_hosts > 0 ? 2 : -1);
     DOCTEST_CAPTURE(error.text);
     DOCTEST_CHECK(error.code == troupe::ErrorCode::deadline);
     if (transport.config.shared_memory) DOCTEST_CHECK(error.says("rank 1"));  // Gloo does not know
   }
 }
 
-DOCTEST_TEST_CASE("bad settings of the torch backend are refused with the valid ones") {
-  const std::pair<troupe::TorchConfig, const char*> cases[] = {
-      {{.backend = "mpi"}, "gloo"},
-      {{.init_method = "file"}, "tcp"},
-      {{.timeout_s = -1}, "seconds"},
-      {{.pretend_hosts = -1}, "as they are"},
+DOCTEST_TEST_CASE("bad settings of the torch backend are refused in the constructor with the valid ones") {
+  struct Refused {
+    const char* key;
+    Json value;
+    const char* valid;
   };
-  for (const auto& [config, valid] : cases) {
-    TestTrainer trainer({.backend = config, .num_workers = 1});
-    const auto error = error_of([&] { trainer->start(); });
+  const Refused cases[] = {
+      {"backend", "mpi", "\"auto\", \"gloo\", \"nccl\""},
+      {"backend", Json(), "\"auto\""},
+      {"init_method", "file", "\"env\", \"tcp\""},
+      {"timeout_s", -1, "seconds above 0"},
+      {"timeout_s", 0, "seconds above 0"},
+      {"timeout_s", 2e6, "up to 1000000"},
+      {"timeout_s", "long", "seconds above 0"},
+      {"timeout_s", NAN, "seconds above 0"},
+      {"interface", 3, "an address or the name of an interface"},
+      {"shared_memory", 1, "true, false"},
+      {"keep_memory", "yes", "true, false"},
+      {"pretend_hosts", -1, "0 (as they are) to 4096"},
+      {"pretend_hosts", 4097, "to 4096"},
+      {"pretend_hosts", 1.5, "to 4096"},
+      {"gpus_per_worker", -1, "0 or more"},
+      {"time_out", 3, "backend, init_method, timeout_s, interface"},
+  };
+  // Every field is in the table.
+  const auto fields = troupe::TorchConfig().to_backend_config().options;
+  for (const auto& item : fields.items())
+    DOCTEST_CHECK_MESSAGE(
+        std::any_of(std::begin(cases), std::end(cases), [&](const Refused& one) { return one.key == item.key(); }),
+        item.key());
+  TempFolder folder;
+  const auto logdir = folder.path() / "results";
+  for (const auto& [key, value, valid] : cases) {
+    const troupe::BackendConfig backend("torch", {{key, value}});
+    const auto error = error_of([&] { troupe::Trainer trainer({.backend = backend, .logdir = logdir}); });
+    DOCTEST_CAPTURE(error.text);
     DOCTEST_CHECK(error.code == troupe::ErrorCode::invalid_option);
+    DOCTEST_CHECK(error.says(key));
     DOCTEST_CHECK(error.says(valid));
   }
+  DOCTEST_CHECK(error_of([&] {
+                  troupe::Trainer trainer({.backend = troupe::TorchConfig{.init_method = "file"}, .logdir = logdir});
+                }).says("TorchConfig.init_method = \"file\" is refused"));
+  DOCTEST_CHECK(std::filesystem::is_empty(folder.path()));
+}
+
+DOCTEST_TEST_CASE("an interface is taken by its name, and init_method tcp forms the same group") {
+  TestTrainer trainer(
+      {.backend = troupe::TorchConfig{.init_method = "tcp", .timeout_s = 20, .interface = "lo", .shared_memory = false},
+       .num_workers = 2});
+  for (const auto& sum : trainer->run([] { return train::torch::all_reduce(torch::ones({3})).sum().item<double>(); }))
+    DOCTEST_CHECK(sum == 6);
 }
 
 DOCTEST_TEST_CASE("operations without a torch backend say which one to choose") {

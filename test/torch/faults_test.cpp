@@ -14,6 +14,7 @@
 #include <thread>
 
 #include <troupe/torch.hpp>
+#include <troupe/torch_c10d.hpp>
 #include <troupe/troupe.hpp>
 
 #include "test/torch/faults_host.hpp"
@@ -37,14 +38,15 @@ Json reduce_until_killed(const troupe::Config& config) {
   const int rank = train::world_rank();
   auto tensor = torch::ones({1 << 18});
   if (is_first(folder, "attempt" + std::to_string(rank))) {
-    train::torch::all_reduce(tensor);
     std::thread killer;
-    if (rank == 1)
-      killer = std::thread([folder] {
-        std::ofstream(folder / "killed_at") << std::fixed << now_ms() << std::flush;
-        ::kill(::getpid(), SIGKILL);
-      });
     try {
+      // Another rank may still be in this one when rank 1 is through and dies.
+      train::torch::all_reduce(tensor);
+      if (rank == 1)
+        killer = std::thread([folder] {
+          std::ofstream(folder / "killed_at") << std::fixed << now_ms() << std::flush;
+          ::kill(::getpid(), SIGKILL);
+        });
       for (;;) train::torch::all_reduce(tensor, train::torch::Reduce::mean);
     } catch (const troupe::GroupLost&) {
       double killed_at = 0;
@@ -55,6 +57,15 @@ Json reduce_until_killed(const troupe::Config& config) {
   }
   train::report({{"sum", train::torch::all_reduce(tensor).sum().item<double>()}});
   return ::getpid();
+}
+
+/// Shared memory with a name that a process maps.
+std::set<std::string> named_memory_of(pid_t pid) {
+  std::set<std::string> names;
+  std::ifstream maps("/proc/" + std::to_string(pid) + "/maps");
+  for (std::string line; std::getline(maps, line);)
+    if (const auto at = line.find("/dev/shm/"); at != std::string::npos) names.insert(line.substr(at));
+  return names;
 }
 
 /// Memory of groups that this process maps.
@@ -100,22 +111,49 @@ DOCTEST_TEST_CASE("a rank killed in the middle of an all_reduce frees the others
 DOCTEST_TEST_CASE("an exception on one rank frees the others and is the reason of the failure") {
   on_every_transport(3, [](const troupe::TrainerOptions& options) {
     TestTrainer trainer(options);
+    trainer->start();
+    const auto pids = trainer->worker_pids();
     const auto error = error_of([&] {
-      trainer->run([] {
-        auto tensor = torch::ones({1000}, train::torch::get_device());
-        train::torch::all_reduce(tensor);
-        if (train::world_rank() == 2) throw std::runtime_error("bad batch");
-        train::torch::all_reduce(tensor);
-      });
+      trainer->run(
+          [](const troupe::Config& config) {
+            auto tensor = torch::ones({1000}, train::torch::get_device());
+            try {
+              train::torch::all_reduce(tensor);
+              if (train::world_rank() == 2) throw std::runtime_error("bad batch");
+              train::torch::all_reduce(tensor);
+            } catch (const troupe::GroupLost&) {
+              std::ofstream(config["folder"].get<std::string>() + "/lost" + std::to_string(train::world_rank()));
+              throw;
+            }
+          },
+          {.config = {{"folder", trainer.folder().string()}}});
     });
     DOCTEST_CHECK(error.rank == 2);
     DOCTEST_CHECK(error.says("bad batch"));
+    for (const char* rank : {"lost0", "lost1"}) DOCTEST_CHECK(std::filesystem::exists(trainer.folder() / rank));
+    DOCTEST_CHECK(trainer->worker_pids() == pids);
     const auto again = trainer->run([]() -> Json {
       auto tensor = torch::ones({10}, train::torch::get_device());
       return train::torch::all_reduce(tensor).sum().item<double>();
     });
     for (const auto& result : again) DOCTEST_CHECK(result == 30);
   });
+}
+
+DOCTEST_TEST_CASE("a plain c10d loop whose peer is killed runs again, though c10d throws what it likes") {
+  TestTrainer trainer({.backend = troupe::TorchConfig{.timeout_s = 20}, .num_workers = 3});
+  const auto results = trainer->run(
+      [](const troupe::Config& config) -> Json {
+        const bool first = is_first(config["folder"].get<std::string>(), "rank" + std::to_string(train::world_rank()));
+        auto group = train::torch::process_group();
+        std::vector<at::Tensor> tensors{torch::ones({1000})};
+        group->allreduce(tensors)->wait();
+        if (first && train::world_rank() == 1) ::kill(::getpid(), SIGKILL);
+        for (int i = 0; i < (first ? 1000000 : 3); ++i) group->allreduce(tensors)->wait();
+        return tensors[0].sum().item<double>();
+      },
+      {.config = {{"folder", trainer.folder().string()}}});
+  for (const auto& result : results) DOCTEST_CHECK(result == 81000);
 }
 
 DOCTEST_TEST_CASE("a rank killed while the group forms or during backward frees the others") {
@@ -204,12 +242,15 @@ DOCTEST_TEST_CASE("nothing of the shared memory is left when the host program is
   Program host("train_for_ever");
   std::istringstream line(host.read_line());
   std::vector<ProcessWatch> watches;
-  for (pid_t pid = 0; line >> pid;) watches.emplace_back(pid);
+  std::set<std::string> names;  // of this host alone: other programs have memory, too
+  for (pid_t pid = 0; line >> pid;) {
+    watches.emplace_back(pid);
+    names.merge(named_memory_of(pid));
+  }
   DOCTEST_REQUIRE(watches.size() >= 4);  // the host, its fork server, two workers
-  const auto names_before = std::distance(std::filesystem::directory_iterator("/dev/shm"), {});
   host.signal(SIGKILL);
   DOCTEST_CHECK(host.wait_text() == "signal 9");
   // The memory has no name: it goes with the last process that maps it.
   for (const auto& watch : watches) DOCTEST_CHECK(watch.ends_within(patience));
-  DOCTEST_CHECK(std::distance(std::filesystem::directory_iterator("/dev/shm"), {}) <= names_before);
+  for (const auto& name : names) DOCTEST_CHECK_FALSE(std::filesystem::exists(name));
 }

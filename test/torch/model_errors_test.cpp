@@ -272,8 +272,14 @@ DOCTEST_TEST_CASE("a rank that dies inside backward frees the others with GroupL
           const bool first =
               is_first(config["folder"].get<std::string>(), "rank" + std::to_string(train::world_rank()));
           auto output = layer->forward(waves({4, 3}, train::world_rank())).square().sum();
+          // Not before rank 0 has left prepare_model().
+          const auto ready = std::filesystem::path(config["folder"].get<std::string>()) / "rank 0 is ready";
+          if (train::world_rank() == 0) std::ofstream{ready};
           if (first && train::world_rank() == 1)
-            output.register_hook([](const at::Tensor&) { ::kill(::getpid(), SIGKILL); });
+            output.register_hook([ready](const at::Tensor&) {
+              while (!std::filesystem::exists(ready)) std::this_thread::yield();
+              ::kill(::getpid(), SIGKILL);
+            });
           try {
             output.backward();
           } catch (const troupe::GroupLost&) {

@@ -135,6 +135,19 @@ DOCTEST_TEST_CASE("a parameter without gradient is named inside backward, or cou
   DOCTEST_CHECK(results[0][1] != 0.0);
 }
 
+DOCTEST_TEST_CASE("a model that is not to be averaged begins equal and keeps its own gradients") {
+  TestTrainer trainer({.backend = "torch", .num_workers = 2});
+  const auto results = trainer->run([]() -> Json {
+    torch::manual_seed(train::world_rank());
+    auto net = train::torch::prepare_model(torch::nn::Linear(2, 1), {.move_to_device = false, .wrap_ddp = false});
+    net->forward(torch::full({1, 2}, 1.0 + train::world_rank())).sum().backward();
+    return {net->weight.sum().item<double>(), net->weight.grad().sum().item<double>()};
+  });
+  DOCTEST_CHECK(results[0][0] == results[1][0]);
+  DOCTEST_CHECK(results[0][1] == 2.0);
+  DOCTEST_CHECK(results[1][1] == 4.0);
+}
+
 DOCTEST_TEST_CASE("a model without workers around it is left alone") {
   TestTrainer trainer({.backend = "torch", .num_workers = 0});
   DOCTEST_CHECK(trainer->run([]() -> Json {

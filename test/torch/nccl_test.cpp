@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // NCCL and GPUs as far as a machine without any can tell. The contract of collectives runs on NCCL where GPUs are.
+#include <ATen/Functions.h>
+
 #include <chrono>
 #include <thread>
 
@@ -19,7 +21,7 @@ DOCTEST_TEST_CASE("workers compute on the CPU unless GPUs are asked for, which m
   DOCTEST_CHECK(trainer->run([] { return troupe::train::torch::get_device().str(); })[0] == "cpu");
   DOCTEST_CHECK(troupe::train::torch::get_device().is_cpu());
   DOCTEST_CHECK(troupe::device_of_worker(3, 0).is_cpu());
-  if (troupe::detail::gpu_count() > 0) return;
+  if (troupe::detail::gpu_count() > 0) return skip("the errors of a machine without GPUs: this one has some");
   TestTrainer on_gpu({.backend = "torch", .num_workers = 2, .use_gpu = true});
   const auto error = error_of([&] { on_gpu->start(); });
   DOCTEST_CHECK(error.says("the workers need 2 GPUs, but this host has 0"));
@@ -41,6 +43,24 @@ DOCTEST_TEST_CASE("the backend nccl is refused at start where it cannot work, wi
     DOCTEST_CHECK((error.says("no CUDA device") || error.says("NCCL library not found")));
   }
   DOCTEST_CHECK(error.says("\"gloo\""));
+}
+
+DOCTEST_TEST_CASE("an exception on one rank frees the others and the group forms again, on NCCL") {
+  on_nccl(2, [](const troupe::TrainerOptions& options) {
+    TestTrainer trainer(options);
+    const auto run = [&](bool fails) {
+      return trainer->run(
+          [](const troupe::Config& config) {
+            auto tensor = at::ones({1000}, troupe::train::torch::get_device());
+            troupe::train::torch::all_reduce(tensor);
+            if (config["fails"].get<bool>() && troupe::train::world_rank() == 1) throw std::runtime_error("bad batch");
+            return troupe::train::torch::all_reduce(tensor).sum().item<double>();
+          },
+          {.config = {{"fails", fails}}});
+    };
+    DOCTEST_CHECK(error_of([&] { run(true); }).says("bad batch"));
+    for (const auto& sum : run(false)) DOCTEST_CHECK(sum == 4000);
+  });
 }
 
 #ifdef TROUPE_WITH_NCCL
@@ -77,22 +97,24 @@ troupe::NcclApi slow_api() {
 
 }  // namespace
 
-DOCTEST_TEST_CASE("NCCL is loaded at run time and tells its version; a missing library is named") {
+DOCTEST_TEST_CASE("an NCCL library that is missing, or is none, is named") {
   const auto missing = error_of([] { troupe::NcclApi::load("/nowhere/libnccl.so.2"); });
   DOCTEST_CHECK(missing.code == ErrorCode::start_failed);
   DOCTEST_CHECK(missing.says("NCCL library not found: /nowhere/libnccl.so.2"));
   DOCTEST_CHECK(missing.says("nvidia-nccl"));
   DOCTEST_CHECK(error_of([] { troupe::NcclApi::load("libc.so.6"); }).says("has no ncclGetVersion"));
+}
+
+DOCTEST_TEST_CASE("NCCL is loaded at run time, tells its version, and fails with its own words without a GPU") {
   try {
     DOCTEST_CHECK(troupe::load_nccl().starts_with("2."));
   } catch (const troupe::Error& error) {
-    DOCTEST_MESSAGE("skipped: ", std::string(error.what()));
-    return;
+    return skip(error.what());
   }
   const auto& api = troupe::NcclApi::instance();
   ncclUniqueId id{};
   DOCTEST_CHECK(api.get_unique_id(&id) == ncclSuccess);
-  if (troupe::detail::gpu_count() > 0) return;
+  if (troupe::detail::gpu_count() > 0) return skip("the errors of a machine without GPUs: this one has some");
   troupe::NcclCommunicator communicator(api, 0, std::chrono::seconds(5));
   const auto error = error_of([&] { communicator.init(id, 0, 1); });
   DOCTEST_CAPTURE(error.text);
@@ -138,7 +160,7 @@ DOCTEST_TEST_CASE("forming over NCCL ends at the deadline, with its error, or wh
 }
 #else
 DOCTEST_TEST_CASE("NCCL's own tests are skipped in a build without it") {
-  DOCTEST_MESSAGE("skipped: built without TROUPE_WITH_NCCL");
   DOCTEST_CHECK(!troupe::nccl_is_compiled_in());
+  skip(why_not_nccl(1));
 }
 #endif

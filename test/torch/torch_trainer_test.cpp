@@ -146,6 +146,72 @@ DOCTEST_TEST_CASE("max_failures counts lost workers and exceptions, each") {
   }
 }
 
+DOCTEST_TEST_CASE("a TorchTrainer takes a range of workers") {
+  TempFolder folder;
+  auto options = options_in(folder, {{"num_epochs", 1}});
+  options.scaling_config.num_workers = {1, 3};
+  options.scaling_config.resources_per_worker = {{"CPU", 0.25}};
+  options.run_config.failure_config.spares = 1;
+  const auto result = TorchTrainer(troupe::fn<report_epochs>, options).fit();
+  DOCTEST_CHECK(Json(result.returns) == Json({0, 1, 2}));
+}
+
+DOCTEST_TEST_CASE("a TorchTrainer that resumes goes on with the run of its name") {
+  const auto count_up = [](const troupe::Config& config) {
+    int count = 0;
+    if (const auto checkpoint = train::load_checkpoint()) count = checkpoint->at<int>("count");
+    const int first = count;
+    while (count < config["until"]) {
+      count += 1;
+      train::report({{"count", count}}, {{"count", count}});
+    }
+    train::flush_checkpoints();
+    if (config.contains("fail")) throw std::runtime_error("bad batch");
+    return first;
+  };
+  TempFolder folder;
+  auto options = options_in(folder, {{"until", 3}, {"fail", true}});
+  options.run_config.resume = true;  // there is nothing yet
+  const auto first = TorchTrainer(count_up, options).fit(std::nothrow);
+  DOCTEST_CHECK(first.error);
+  DOCTEST_CHECK(first.path == folder.path() / "mine" / "run_001");
+
+  options.train_loop_config = {{"until", 5}};
+  TorchTrainer restarted(count_up, options);
+  const auto second = restarted.fit();
+  DOCTEST_CHECK(second.path == first.path);
+  DOCTEST_CHECK(Json(second.returns) == Json({3, 3}));
+  DOCTEST_CHECK(second.metrics["count"] == 5);
+  DOCTEST_CHECK(second.metrics["_training_iteration"] == 5);
+  const auto third = restarted.fit();
+  DOCTEST_CHECK(third.path == first.path);
+  DOCTEST_CHECK(Json(third.returns) == Json({5, 5}));
+  DOCTEST_REQUIRE(third.checkpoint);
+  DOCTEST_CHECK(third.checkpoint->at<int>("count") == 5);
+
+  options.run_config.resume = false;
+  const auto fresh = TorchTrainer(count_up, options).fit();
+  DOCTEST_CHECK(fresh.path == folder.path() / "mine" / "run_002");
+  DOCTEST_CHECK(Json(fresh.returns) == Json({0, 0}));
+}
+
+DOCTEST_TEST_CASE("FailureConfig says when a run that keeps failing is given up") {
+  TempFolder folder;
+  auto options = options_in(folder, Json::object(), -1);
+  options.run_config.failure_config.retry_policy.crash_loop_restarts = 2;
+  TorchTrainer trainer([] { ::kill(::getpid(), SIGKILL); }, options);
+  DOCTEST_CHECK(error_of([&] { trainer.fit(); }).says("crash loop"));
+
+  options.run_config.failure_config.progress_deadline = std::chrono::milliseconds(300);
+  options.run_config.failure_config.max_failures = 0;
+  TorchTrainer hangs(
+      [] {
+        for (;;) ::pause();
+      },
+      options);
+  DOCTEST_CHECK(error_of([&] { hangs.fit(); }).training_failed);
+}
+
 DOCTEST_TEST_CASE("bad options of a TorchTrainer are refused in its constructor, and leave no folder") {
   TempFolder folder;
   const auto refused = [&](auto&& change, const char* part, troupe::Fn function = troupe::fn<report_epochs>) {
@@ -158,11 +224,20 @@ DOCTEST_TEST_CASE("bad options of a TorchTrainer are refused in its constructor,
   refused([](Options& options) { options.scaling_config.num_workers = -1; }, "num_workers");
   refused([](Options& options) { options.scaling_config.resources_per_worker = {{"GPU", 1}}; }, "use_gpu");
   refused([](Options& options) { options.run_config.failure_config.max_failures = -2; }, "max_failures = -2");
+  refused([](Options& options) { options.run_config.failure_config.spares = -1; }, "spares");
+  refused(
+      [](Options& options) {
+        options.run_config.name.clear();
+        options.run_config.resume = true;
+      },
+      "RunConfig.name");
+  refused([](Options& options) { options.scaling_config.num_workers = {3, 2}; }, "num_workers");
   refused([](Options& options) { options.run_config.name = "../x"; }, "storage_path");
   refused([](Options& options) { options.run_config.name = ".."; }, "storage_path");
   refused([](Options& options) { options.train_loop_config = 3; }, "train_loop_config");
   refused([](Options& options) { options.run_config.checkpoint_config.num_to_keep = -1; }, "num_to_keep = -1");
   refused([](Options& options) { options.run_config.checkpoint_config.checkpoint_score_order = "up"; }, "\"min\"");
+  refused([](Options& options) { options.torch_config.init_method = "file"; }, "\"env\", \"tcp\"");
   refused([](Options&) {}, "troupe::fn<train_func>", {});
   refused(
       [](Options& options) {
@@ -170,5 +245,11 @@ DOCTEST_TEST_CASE("bad options of a TorchTrainer are refused in its constructor,
         options.scaling_config.num_workers = 5000;
       },
       "4096");
+  refused(
+      [](Options& options) {
+        options.run_config.name.clear();
+        options.torch_config.timeout_s = 0;
+      },
+      "timeout_s = 0.0");
   DOCTEST_CHECK(std::filesystem::is_empty(folder.path()));
 }

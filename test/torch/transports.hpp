@@ -10,6 +10,7 @@
 #include "backends/torch/nccl.hpp"
 #include "runtime/base/host.hpp"
 #include "test/integration/support.hpp"
+#include "test/support/skip.hpp"
 
 namespace troupe::test {
 
@@ -33,7 +34,7 @@ inline std::string why_not_nccl(int workers) {
   return {};
 }
 
-/// Calls `test(options)` for every transport and placement. Tests put their tensors on train::torch::get_device().
+/// Calls `test(options)` for every transport of the CPU and every placement.
 template <class Test>
 void on_every_transport(int workers, Test&& test) {
   for (const auto& transport : transports())
@@ -42,10 +43,12 @@ void on_every_transport(int workers, Test&& test) {
       DOCTEST_CAPTURE(name);
       test(TrainerOptions{.backend = transport.config, .num_workers = workers, .placement = placement});
     });
-  if (const auto why = why_not_nccl(workers); !why.empty()) {
-    DOCTEST_MESSAGE("skipped on nccl: ", why);
-    return;
-  }
+}
+
+/// Calls `test(options)` for NCCL and every placement, where that can run.
+template <class Test>
+void on_nccl(int workers, Test&& test) {
+  if (const auto why = why_not_nccl(workers); !why.empty()) return skip(why);
   on_both_placements([&](Placement placement) {
     test(TrainerOptions{.backend = TorchConfig{.backend = "nccl", .timeout_s = 20},
                         .num_workers = workers,
@@ -55,3 +58,12 @@ void on_every_transport(int workers, Test&& test) {
 }
 
 }  // namespace troupe::test
+
+/// Two test cases with one body, which gets `options`: on every transport of the CPU, and on NCCL. The body puts its
+/// tensors on train::torch::get_device().
+#define TROUPE_TRANSPORT_CASE(name, workers) TROUPE_TRANSPORT_CASES(DOCTEST_ANONYMOUS(on_transport_), name, workers)
+#define TROUPE_TRANSPORT_CASES(body, name, workers)                             \
+  static void body(const troupe::TrainerOptions& options);                      \
+  DOCTEST_TEST_CASE(name) { troupe::test::on_every_transport(workers, body); }  \
+  DOCTEST_TEST_CASE(name ", on NCCL") { troupe::test::on_nccl(workers, body); } \
+  static void body(const troupe::TrainerOptions& options)

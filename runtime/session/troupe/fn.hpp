@@ -13,6 +13,8 @@
 #include <troupe/json.hpp>
 
 namespace troupe {
+class Checkpoint;
+
 namespace detail {
 
 /// The only things a worker ever calls: a train function, a constructor of a stateful object, a call on one.
@@ -60,6 +62,10 @@ decltype(auto) apply_config(F&& function, const Config& config) {
   }
 }
 
+/// A checkpoint that a train function returned, as what travels to the driver. Large ones are written to the disk
+/// first.
+Json give_back(const Checkpoint& result);
+
 template <class F>
 Json call_train(F&& function, const Config& config) {
   if constexpr (!std::is_invocable_v<F> && !std::is_invocable_v<F, const Config&>) {
@@ -72,11 +78,13 @@ Json call_train(F&& function, const Config& config) {
     if constexpr (std::is_void_v<Result>) {
       apply_config(std::forward<F>(function), config);
       return nullptr;
+    } else if constexpr (std::is_same_v<std::remove_cvref_t<Result>, Checkpoint>) {
+      return give_back(apply_config(std::forward<F>(function), config));
     } else {
       static_assert(std::is_constructible_v<Json, Result>,
-                    "troupe: the result of a train function must be void or convertible to troupe::Json; "
-                    "give the type a to_json(), return its numbers (a tensor: .item<double>()), or put it into a "
-                    "checkpoint (a model: train::torch::state_dict(model))");
+                    "troupe: the result of a train function must be void, convertible to troupe::Json or a "
+                    "troupe::Checkpoint; give the type a to_json(), return its numbers (a tensor: .item<double>()), or "
+                    "put it into a checkpoint (a model: train::torch::state_dict(model))");
       return Json(apply_config(std::forward<F>(function), config));
     }
   }

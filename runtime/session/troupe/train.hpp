@@ -14,9 +14,13 @@
 #include <troupe/json.hpp>
 
 namespace troupe {
+namespace train {
+struct SaveOptions;
+}
 namespace detail {
 class Session;
-}
+void save_folder(const std::filesystem::path& folder, train::SaveOptions options);
+}  // namespace detail
 
 namespace train {
 
@@ -28,7 +32,7 @@ void report(const Json& metrics);
 struct SaveOptions {
   /// False: all ranks hold the same state, and rank 0's is kept. True: the parts of all ranks are kept.
   bool sharded = false;
-  /// The state is a folder of files, which are copied.
+  /// The state is a folder of files. They are copied on the disk before the call returns, which takes its time.
   bool files = false;
 };
 
@@ -37,11 +41,11 @@ struct SaveOptions {
 /// under way. A save that fails is told in the log and in run.json, and the one before it stays. `_timestamp` and
 /// `_current_checkpoint_id` are added.
 void save_checkpoint(const Checkpoint& state, SaveOptions options = {});
-/// With `files`: a copy of the folder.
+/// With `files`: a copy of the folder. Only rank 0's is looked at.
 template <class Path>
   requires std::convertible_to<Path, std::filesystem::path>
 void save_checkpoint(const Path& folder, SaveOptions options) {
-  save_checkpoint(Checkpoint::from_directory(folder), options);
+  detail::save_folder(folder, options);
 }
 /// Reports, and saves with the metrics: a CheckpointStrategy may rank by them.
 void report(const Json& metrics, const Checkpoint& checkpoint, SaveOptions options = {});
@@ -49,6 +53,7 @@ void report(const Json& metrics, const Checkpoint& checkpoint, SaveOptions optio
 std::optional<Checkpoint> load_checkpoint();
 /// Waits until all checkpoints of this rank are safe (or have failed).
 void flush_checkpoints();
+inline void flush() { flush_checkpoints(); }
 
 /// Rank among all workers, among those of this host, and the number of this host.
 int world_rank();
@@ -64,6 +69,20 @@ bool should_stop();
 /// Waits until the run is being stopped, without end or for this long at most; true when it is.
 void wait_for_stop();
 bool wait_for_stop(std::chrono::milliseconds timeout);
+
+/// A worker will be taken away.
+struct PreemptionNotice {
+  int rank = 0;                                      ///< which
+  std::chrono::steady_clock::time_point deadline{};  ///< when, at the latest
+  std::chrono::milliseconds time_left() const {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+  }
+};
+/// Set on all ranks once a worker is to be taken away: its process got SIGTERM, or Trainer::preempt() was called. Save
+/// a checkpoint before the deadline; then go on, or return. The worker is replaced when its function returns, or at the
+/// deadline, and the function runs again from that checkpoint (or goes on in place, if it can) at the cost of no retry.
+/// A function that has looked at the notice and returns before the deadline is run again too.
+std::optional<PreemptionNotice> preemption_notice();
 
 /// The rank this thread works for, as a value that can be handed to other threads.
 class Context {

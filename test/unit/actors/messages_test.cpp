@@ -54,13 +54,13 @@ DOCTEST_TEST_CASE("every message to a worker arrives as it was sent") {
   DOCTEST_CHECK(part.id == 8);
   DOCTEST_CHECK(part.bytes.size() == 3);
 
-  const auto setup =
-      fixture.travel(wire::Setup{1, 2, 3, 4, 5, 6, {"A=1", "B"}, "/", "torch", "{}", function, function, {9, 10, "x"}});
-  DOCTEST_CHECK(setup.world_rank == 1);
-  DOCTEST_CHECK(setup.local_rank == 2);
-  DOCTEST_CHECK(setup.node_rank == 3);
-  DOCTEST_CHECK(setup.world_size == 4);
-  DOCTEST_CHECK(setup.local_world_size == 5);
+  const auto setup = fixture.travel(
+      wire::Setup{{1, 2, 3, 4, 5}, 6, {"A=1", "B"}, "/", "torch", "{}", function, function, {9, 10, "x"}});
+  DOCTEST_CHECK(setup.ranks.world_rank == 1);
+  DOCTEST_CHECK(setup.ranks.local_rank == 2);
+  DOCTEST_CHECK(setup.ranks.node_rank == 3);
+  DOCTEST_CHECK(setup.ranks.world_size == 4);
+  DOCTEST_CHECK(setup.ranks.local_world_size == 5);
   DOCTEST_CHECK(setup.threads == 6);
   DOCTEST_CHECK(setup.environment == std::vector<std::string>{"A=1", "B"});
   DOCTEST_CHECK(setup.backend == "torch");
@@ -141,4 +141,16 @@ DOCTEST_TEST_CASE("a system that was not configured is refused with the remedy")
   caf::actor_system without_types{half};
   DOCTEST_CHECK_THROWS_WITH(require_configured(without_types), doctest::Contains("message types"));
 #endif
+}
+
+DOCTEST_TEST_CASE("the answer to a ping arrives as it was sent") {
+  Fixture fixture;
+  const auto pong = fixture.travel(wire::Pong{1, 2, 3, 4, 5, 1, "all_reduce()"});
+  DOCTEST_CHECK(pong.token == 1);
+  DOCTEST_CHECK(pong.generation == 2);
+  DOCTEST_CHECK(pong.progress == 3);
+  DOCTEST_CHECK(pong.rounds == 4);
+  DOCTEST_CHECK(pong.compute_us == 5);
+  DOCTEST_CHECK(pong.waits_for == 1);
+  DOCTEST_CHECK(pong.doing == "all_reduce()");
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <troupe/backend.hpp>
+#include <troupe/error.hpp>
 
 #include "test/unit/thrown.hpp"
 
@@ -55,6 +56,25 @@ DOCTEST_TEST_CASE("a name is registered once, with a factory that makes somethin
   DOCTEST_CHECK_FALSE(has_backend("registry_test_none"));
   troupe::register_backend("registry_test_null", [](const Json&) { return nullptr; });
   DOCTEST_CHECK(contains(thrown_by([] { troupe::make_backend("registry_test_null", {}); }), "made nothing"));
+}
+
+DOCTEST_TEST_CASE("a backend's own check sees the options before anything is made") {
+  static bool is_made = false;  // the registry stays
+  troupe::register_backend(
+      "registry_test_checked",
+      [](const Json& options) {
+        is_made = true;
+        return make_named(options);
+      },
+      [](const Json& options) {
+        if (options.contains("bad")) throw troupe::Error(troupe::ErrorCode::invalid_option, "bad is refused");
+      });
+  const auto required = [](const Json& options) {
+    return thrown_by([&] { troupe::require_backend({"registry_test_checked", options}); });
+  };
+  DOCTEST_CHECK(required({{"bad", 1}}) == "invalid_option: bad is refused");
+  DOCTEST_CHECK(required({{"good", 1}}) == "nothing");
+  DOCTEST_CHECK_FALSE(is_made);
 }
 
 DOCTEST_TEST_CASE("an unknown backend is refused with the names that are valid") {

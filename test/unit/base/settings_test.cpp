@@ -33,6 +33,13 @@ const std::vector<Refused> refused = {
     {{.num_workers = -1}, {"num_workers = -1", "0 (local mode", "to 4096"}},
     {{.num_workers = 4097}, {"num_workers = 4097", "to 4096"}},
     {{.workers = -2}, {"workers = -2", "0 (local mode"}},
+    {{.num_workers = {0, 2}}, {"num_workers = {0, 2}", "1 <= min <= max <= 4096, or max = inf"}},
+    {{.num_workers = {3, 2}}, {"num_workers = {3, 2}", "1 <= min <= max"}},
+    {{.num_workers = {1, 5000}}, {"num_workers = {1, 5000}", "max <= 4096"}},
+    {{.num_workers = {5000, troupe::inf}}, {"num_workers = {5000, inf}", "max <= 4096"}},
+    {{.num_workers = {1, 2}, .workers = 2}, {"num_workers and workers", "{1, 2} and 2"}},
+    {{.spares = -1}, {"spares = -1", "0 to 64"}},
+    {{.spares = 65}, {"spares = 65", "0 to 64"}},
     {{.num_workers = 2, .workers = 3}, {"num_workers and workers", "2 and 3", "give one"}},
     {{.resources_per_worker = {{"CPU", 1}}, .cpus_per_worker = 2},
      {"resources_per_worker[\"CPU\"] and cpus_per_worker", "1 and 2"}},
@@ -62,6 +69,18 @@ const std::vector<Refused> refused = {
     {{.worker_start_deadline = 0ms}, {"worker_start_deadline = 0 ms", "more than 0"}},
     {{.shutdown_deadline = -1ms}, {"shutdown_deadline = -1 ms", "more than 0"}},
     {{.report_deadline = 0ms}, {"report_deadline = 0 ms", "more than 0"}},
+    {{.preemption_grace = 0ms}, {"preemption_grace = 0 ms", "more than 0"}},
+    {{.retry_policy = {.crash_loop_restarts = 0}}, {"retry_policy.crash_loop_restarts = 0", "1 or more"}},
+    {{.retry_policy = {.crash_loop_window = -1ms}}, {"retry_policy.crash_loop_window = -1 ms", "0 ms to a year"}},
+    {{.retry_policy = {.restarts_without_progress = -2}},
+     {"retry_policy.restarts_without_progress = -2", "-1 (no limit), 0 or more"}},
+    {{.retry_policy = {.first_delay = -1ms}}, {"retry_policy.first_delay = -1 ms", "0 ms to a year"}},
+    {{.retry_policy = {.longest_delay = 24h * 366}}, {"retry_policy.longest_delay = 31622400000 ms", "0 ms to a year"}},
+    {{.stopped_grace = -1ms}, {"stopped_grace = -1 ms", "0 (lost at once) or more"}},
+    {{.ping_interval = 0ms}, {"ping_interval = 0 ms", "more than 0"}},
+    {{.ping_deadline = -1ms}, {"ping_deadline = -1 ms", "0 (it may be silent) or more"}},
+    {{.ping_interval = 100ms, .ping_deadline = 199ms}, {"ping_deadline = 199 ms", "at least two pings (200 ms"}},
+    {{.progress_deadline = -1ms}, {"progress_deadline = -1 ms", "0 (no deadline) or more"}},
 };
 
 }  // namespace
@@ -90,6 +109,18 @@ DOCTEST_TEST_CASE("no options at all give one worker in a process with all cores
   DOCTEST_CHECK(settings.shutdown_deadline == 5s);
   DOCTEST_CHECK(settings.report_deadline == 60s);
   DOCTEST_CHECK_FALSE(settings.retry_user_errors);
+  DOCTEST_CHECK(settings.spares == 0);
+  DOCTEST_CHECK(settings.preemption_grace == 25s);
+  DOCTEST_CHECK(settings.retry_policy.crash_loop_restarts == 5);
+  DOCTEST_CHECK(settings.retry_policy.crash_loop_window == 60s);
+  DOCTEST_CHECK(settings.retry_policy.restarts_without_progress == 3);
+  DOCTEST_CHECK(settings.retry_policy.first_delay == 100ms);
+  DOCTEST_CHECK(settings.retry_policy.longest_delay == 10s);
+  DOCTEST_CHECK(settings.stopped_grace == 2s);
+  DOCTEST_CHECK(settings.ping_interval == 1s);
+  DOCTEST_CHECK(settings.ping_deadline == 10s);
+  DOCTEST_CHECK(settings.progress_deadline == 0s);
+  DOCTEST_CHECK_FALSE(settings.replace_stragglers);
 }
 
 DOCTEST_TEST_CASE("every option reaches the settings") {
@@ -102,7 +133,19 @@ DOCTEST_TEST_CASE("every option reaches the settings") {
                                           .worker_start_deadline = 1ms,
                                           .shutdown_deadline = 2ms,
                                           .report_deadline = 3ms,
-                                          .retry_user_errors = true});
+                                          .retry_user_errors = true,
+                                          .spares = 5,
+                                          .preemption_grace = 6ms,
+                                          .retry_policy = {.crash_loop_restarts = 1,
+                                                           .crash_loop_window = 2ms,
+                                                           .restarts_without_progress = -1,
+                                                           .first_delay = 3ms,
+                                                           .longest_delay = 4ms},
+                                          .stopped_grace = 0ms,
+                                          .ping_interval = 4ms,
+                                          .ping_deadline = 8ms,
+                                          .progress_deadline = 9ms,
+                                          .replace_stragglers = true});
   DOCTEST_CHECK(settings.backend.name == "torch");
   DOCTEST_CHECK(settings.backend.options.dump() == R"({"a":1,"gpus_per_worker":0.5})");  // for the worker's device
   DOCTEST_CHECK(settings.world_size == 7);
@@ -115,6 +158,18 @@ DOCTEST_TEST_CASE("every option reaches the settings") {
   DOCTEST_CHECK(settings.shutdown_deadline == 2ms);
   DOCTEST_CHECK(settings.report_deadline == 3ms);
   DOCTEST_CHECK(settings.retry_user_errors);
+  DOCTEST_CHECK(settings.spares == 5);
+  DOCTEST_CHECK(settings.preemption_grace == 6ms);
+  DOCTEST_CHECK(settings.retry_policy.crash_loop_restarts == 1);
+  DOCTEST_CHECK(settings.retry_policy.crash_loop_window == 2ms);
+  DOCTEST_CHECK(settings.retry_policy.restarts_without_progress == -1);
+  DOCTEST_CHECK(settings.retry_policy.first_delay == 3ms);
+  DOCTEST_CHECK(settings.retry_policy.longest_delay == 4ms);
+  DOCTEST_CHECK(settings.stopped_grace == 0ms);
+  DOCTEST_CHECK(settings.ping_interval == 4ms);
+  DOCTEST_CHECK(settings.ping_deadline == 8ms);
+  DOCTEST_CHECK(settings.progress_deadline == 9ms);
+  DOCTEST_CHECK(settings.replace_stragglers);
 }
 
 DOCTEST_TEST_CASE("the review's spellings mean the same, also next to equal values") {
@@ -133,6 +188,18 @@ DOCTEST_TEST_CASE("the review's spellings mean the same, also next to equal valu
                                        .backend_args = BackendConfig("torch")});
   DOCTEST_CHECK(twice.world_size == 8);
   DOCTEST_CHECK(twice.resources.at("CPU") == 2);
+}
+
+DOCTEST_TEST_CASE("an elastic group starts with as many workers as the cores have room for") {
+  const int cores = troupe::detail::core_count();
+  const auto any = resolve_settings({.num_workers = {1, troupe::inf}});
+  DOCTEST_CHECK(any.world_size == cores);
+  DOCTEST_CHECK(any.max_workers == cores);
+  DOCTEST_CHECK(any.min_workers == 1);
+  DOCTEST_CHECK(resolve_settings({.num_workers = {cores + 1, cores + 3}}).world_size == cores + 1);
+  DOCTEST_CHECK(resolve_settings({.num_workers = {1, cores + 3}, .cpus_per_worker = 0}).world_size == cores + 3);
+  DOCTEST_CHECK(resolve_settings({.num_workers = {1, 4}, .cpus_per_worker = 1e6}).world_size == 1);
+  DOCTEST_CHECK(resolve_settings({.num_workers = 3}).max_workers == 3);
 }
 
 DOCTEST_TEST_CASE("the limits of each option are valid") {

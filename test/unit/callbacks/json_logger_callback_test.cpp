@@ -2,11 +2,16 @@
 #include <doctest/doctest.h>
 
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <fstream>
+#include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <troupe/json_logger_callback.hpp>
@@ -48,6 +53,21 @@ private:
   void (*old_handler_)(int) = SIG_DFL;
 };
 
+/// Logs elements of 20 kB in a process of its own, until it is killed or has a lot of them; one byte goes into the pipe
+/// when it has begun.
+pid_t start_logging(const std::filesystem::path& folder, int begun) {
+  const pid_t pid = ::fork();
+  if (pid != 0) return pid;
+  JsonLoggerCallback callback;
+  callback.start_training({.logdir = folder});
+  const std::vector<Json> results = {Json{{"text", std::string(20'000, 'x')}}};
+  for (int round = 0;; ++round) {
+    while (round == 2000) ::pause();
+    callback.handle_result(results, {});
+    if (round == 2 && ::write(begun, "x", 1) != 1) ::_exit(1);
+  }
+}
+
 }  // namespace
 
 DOCTEST_TEST_CASE("the file is valid JSON after every report") {
@@ -65,6 +85,30 @@ DOCTEST_TEST_CASE("the file is valid JSON after every report") {
   }
   callback.finish_training(false);
   DOCTEST_CHECK(Json::parse(read_file(callback.log_path())).size() == 20);
+  DOCTEST_CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 1);
+}
+
+DOCTEST_TEST_CASE("the file is valid JSON whenever the program is killed") {
+  const auto seed = std::random_device()();
+  DOCTEST_CAPTURE(seed);
+  std::mt19937 random(seed);
+  for (int kill = 0; kill < 200; ++kill) {
+    TempFolder folder;
+    int pipe[2];
+    DOCTEST_REQUIRE(::pipe(pipe) == 0);
+    const pid_t pid = start_logging(folder.path(), pipe[1]);
+    char byte = 0;
+    DOCTEST_REQUIRE(::read(pipe[0], &byte, 1) == 1);
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 500));  // any moment of a report
+    ::kill(pid, SIGKILL);
+    int status = 0;
+    ::waitpid(pid, &status, 0);
+    ::close(pipe[0]);
+    ::close(pipe[1]);
+    const auto log = Json::parse(read_file(folder.path() / "results.json"), nullptr, false);
+    DOCTEST_REQUIRE(!log.is_discarded());
+    DOCTEST_REQUIRE(log.size() >= 3);
+  }
 }
 
 DOCTEST_TEST_CASE("the form of the file is one line a round") {
@@ -121,6 +165,17 @@ DOCTEST_TEST_CASE("a longer file of an earlier run leaves no rest") {
   JsonLoggerCallback callback({.logdir = folder.path(), .filename = "log.json"});
   callback.start_training({});
   DOCTEST_CHECK(read_file(folder.path() / "log.json") == "[]");
+}
+
+DOCTEST_TEST_CASE("a file behind a link keeps its place") {
+  TempFolder folder;
+  std::ofstream(folder.path() / "real.json") << "old";
+  std::filesystem::create_symlink("real.json", folder.path() / "log.json");
+  JsonLoggerCallback callback({.logdir = folder.path(), .filename = "log.json"});
+  callback.start_training({});
+  for (int epoch = 0; epoch < 3; ++epoch) callback.handle_result(round_of(epoch), {});
+  DOCTEST_CHECK(std::filesystem::is_symlink(folder.path() / "log.json"));
+  DOCTEST_CHECK(Json::parse(read_file(folder.path() / "real.json")).size() == 3);
 }
 
 DOCTEST_TEST_CASE("a run that goes on in its folder keeps the file of its earlier part") {

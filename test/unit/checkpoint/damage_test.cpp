@@ -15,6 +15,7 @@
 #include "checkpoint/scan.hpp"
 #include "checkpoint/shard_format.hpp"
 #include "checkpoint/shard_writer.hpp"
+#include "test/unit/checkpoint/newest.hpp"
 #include "test/unit/checkpoint/sample.hpp"
 #include "test/unit/temp_folder.hpp"
 #include "test/unit/thrown.hpp"

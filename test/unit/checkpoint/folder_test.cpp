@@ -14,6 +14,7 @@
 #include "checkpoint/folder.hpp"
 #include "checkpoint/scan.hpp"
 #include "checkpoint/shard_writer.hpp"
+#include "test/unit/checkpoint/newest.hpp"
 #include "test/unit/checkpoint/sample.hpp"
 #include "test/unit/temp_folder.hpp"
 #include "test/unit/thrown.hpp"

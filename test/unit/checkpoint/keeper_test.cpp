@@ -282,3 +282,125 @@ DOCTEST_TEST_CASE("a storage path that cannot be one is refused") {
   DOCTEST_CHECK(test::contains(text("/proc/no/such/place"), "io: cannot make the folder"));
   DOCTEST_CHECK(test::contains(text(run.path().string(), {.num_to_keep = 0}), "num_to_keep must not be 0"));
 }
+
+DOCTEST_TEST_CASE("a keeper whose run another program has taken over commits nothing more and removes nothing") {
+  TempFolder run;
+  std::string lost;
+  CheckpointKeeper keeper({.directory = run.path(), .why_lost = [&] { return lost; }});
+  keeper.begin_attempt(1);
+  save(keeper, 1, 1, {{"epoch", 0}});
+  lost = "another program has taken over the run";
+  const auto over = keeper.add(part(1, 2, {{"epoch", 1}}));
+  DOCTEST_REQUIRE(over.size() == 1);
+  DOCTEST_CHECK(over[0].fatal == lost);
+  DOCTEST_CHECK(test::contains(over[0].result.error, lost));
+  DOCTEST_CHECK_FALSE(over[0].result.source);
+  DOCTEST_CHECK(keeper.committed() == 1);
+  DOCTEST_CHECK(keeper.latest() == Checkpoint{{"epoch", 0}});
+  const auto second = keeper.folder() / "checkpoint_000002";
+  DOCTEST_CHECK_FALSE(fs::exists(second / "manifest.json"));
+  // A folder that is not committed may be the other program's work.
+  keeper.begin_attempt(2);
+  keeper.close();
+  DOCTEST_CHECK(fs::exists(second));
+}
+
+DOCTEST_TEST_CASE("the run is asked for right before the commit, when all else is written") {
+  TempFolder run;
+  std::set<std::string> seen;
+  CheckpointKeeper keeper({.directory = run.path(), .why_lost = [&] {
+                             if (fs::exists(run.path() / "checkpoints" / "checkpoint_000001"))
+                               for (const auto& name : names_in(run.path() / "checkpoints" / "checkpoint_000001"))
+                                 seen.insert(fs::path(name).extension());
+                             return std::string();
+                           }});
+  keeper.begin_attempt(1);
+  save(keeper, 1, 1, {{"epoch", 0}});
+  DOCTEST_CHECK(seen == std::set<std::string>{".bin", ".tmp"});
+}
+
+DOCTEST_TEST_CASE("a keeper tells of every commit") {
+  TempFolder run;
+  std::vector<std::string> commits;
+  CheckpointKeeper keeper(
+      {.directory = run.path(), .on_commit = [&](std::uint64_t generation, std::uint64_t id, std::int64_t round) {
+         commits.push_back(fmt::format("{}: {} after round {}", generation, id, round));
+       }});
+  keeper.begin_attempt(1);
+  save(keeper, 1, 1, {{"epoch", 0}});
+  keeper.begin_attempt(2);
+  auto second = part(2, 1, {{"epoch", 1}});
+  second.iteration = 7;
+  keeper.add(std::move(second));
+  DOCTEST_CHECK(commits == std::vector<std::string>{"1: 1 after round 1", "2: 2 after round 7"});
+}
+
+DOCTEST_TEST_CASE("a save whose rank was lost has failed, and those behind it are committed") {
+  TempFolder run;
+  CheckpointKeeper keeper({.directory = run.path()});
+  keeper.begin_attempt(1);
+  save(keeper, 1, 1, {{"epoch", 0}});
+  DOCTEST_CHECK(keeper.add(part(1, 3, {{"epoch", 2}})).empty());  // of the new rank 0: the old one had begun save 2
+  DOCTEST_CHECK(keeper.give_up_parts(2, 0, 2).empty());           // of another attempt
+  const auto over = keeper.give_up_parts(1, 0, 2);
+  DOCTEST_REQUIRE(over.size() == 2);
+  DOCTEST_CHECK(over[0].result.number == 2);
+  DOCTEST_CHECK(test::contains(over[0].result.error, "rank 0: it was lost while it saved"));
+  DOCTEST_CHECK(over[0].fatal == "");
+  DOCTEST_CHECK(over[1].result.number == 3);
+  DOCTEST_CHECK(over[1].result.error == "");
+  DOCTEST_CHECK(keeper.add(part(1, 2, {{"epoch", 1}})).empty());  // too late
+  DOCTEST_CHECK(keeper.latest() == Checkpoint{{"epoch", 2}});
+  DOCTEST_CHECK(names_in(keeper.folder()) == std::set<std::string>{"checkpoint_000001", "checkpoint_000003"});
+  DOCTEST_CHECK(keeper.errors().size() == 1);
+}
+
+DOCTEST_TEST_CASE("a sharded save needs the part of a lost rank unless it has come already") {
+  TempFolder run;
+  CheckpointKeeper keeper({.directory = run.path()});
+  keeper.begin_attempt(1);
+  // Save 1 has the lost rank's part, save 2 only that of rank 0, and of save 3 nobody has told yet.
+  DOCTEST_CHECK(keeper.add(part(1, 1, {{"rank", 1}}, 1, 2)).empty());
+  DOCTEST_CHECK(keeper.add(part(1, 2, {{"rank", 0}}, 0, 2)).empty());
+  DOCTEST_CHECK(keeper.give_up_parts(1, 1, 3).empty());
+  const auto over = keeper.add(part(1, 1, {{"rank", 0}}, 0, 2));
+  DOCTEST_REQUIRE(over.size() == 2);
+  DOCTEST_CHECK(over[0].result.error == "");
+  DOCTEST_CHECK(test::contains(over[1].result.error, "rank 1: it was lost while it saved"));
+  const auto third = keeper.add(part(1, 3, {{"rank", 0}}, 0, 2));
+  DOCTEST_REQUIRE(third.size() == 1);
+  DOCTEST_CHECK(test::contains(third[0].result.error, "rank 1"));
+  save(keeper, 1, 4, {{"epoch", 4}});
+  DOCTEST_CHECK(keeper.committed() == 2);
+}
+
+DOCTEST_TEST_CASE("a save of rank 0 alone goes on when another rank is lost") {
+  TempFolder run;
+  CheckpointKeeper keeper({.directory = run.path()});
+  keeper.begin_attempt(1);
+  DOCTEST_CHECK(keeper.give_up_parts(1, 1, 1).empty());
+  save(keeper, 1, 1, {{"epoch", 0}});
+}
+
+DOCTEST_TEST_CASE("a resumed run that keeps more has them all in one folder") {
+  TempFolder run;
+  const KeeperOptions options{
+      .directory = run.path(),
+      .strategy = {.num_to_keep = 1, .checkpoint_score_attribute = "loss", .checkpoint_score_order = "min"}};
+  {
+    CheckpointKeeper keeper(options);
+    keeper.begin_attempt(1);
+    save(keeper, 1, 1, {{"loss", 1}});
+    save(keeper, 1, 2, {{"loss", 2}});
+    keeper.close();
+    DOCTEST_CHECK(names_in(run.path()) == std::set<std::string>{"checkpoints", "latest"});
+  }
+  auto resumed = options;
+  resumed.resume = true;
+  resumed.strategy.num_to_keep = 2;
+  CheckpointKeeper keeper(resumed);
+  DOCTEST_CHECK(names_in(run.path()) == std::set<std::string>{"checkpoints"});
+  DOCTEST_CHECK(names_in(keeper.folder()) == std::set<std::string>{"checkpoint_000001", "checkpoint_000002"});
+  DOCTEST_CHECK(keeper.latest_path() == keeper.folder() / "checkpoint_000002");
+  DOCTEST_CHECK(keeper.best().at(1).first == Checkpoint{{"loss", 2}});
+}

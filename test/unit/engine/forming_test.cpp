@@ -90,7 +90,7 @@ DOCTEST_TEST_CASE("a worker lost while forming is replaced, the others stop wait
   const auto first = epoch_of(group.bring_up(1));
   const auto actions = group.lose(1);
   DOCTEST_CHECK(count<LaunchWorker>(actions) == 1);
-  DOCTEST_CHECK(count<SendHalt>(actions) == 1);
+  DOCTEST_CHECK(count<SendAbort>(actions) == 1);
   DOCTEST_CHECK(count<StartFailed>(group.machine.form_failed(0, first, group.lost_group, group.now)) == 0);
   const auto again = group.bring_up(1);
   DOCTEST_CHECK(count<SendForm>(again) == 2);
@@ -105,7 +105,7 @@ DOCTEST_TEST_CASE("a backend that throws fails the start with its reason and fre
   const auto actions = group.machine.form_failed(
       0, epoch, {FailureKind::fatal, troupe::ErrorCode::invalid_option, 0, "bad option", {}}, group.now);
   DOCTEST_CHECK(count<StartFailed>(actions) == 1);
-  DOCTEST_CHECK(count<SendHalt>(actions) == 1);
+  DOCTEST_CHECK(count<SendAbort>(actions) == 1);
   DOCTEST_CHECK(group.machine.formed(1, epoch, group.now).empty());
 }
 

@@ -3,27 +3,12 @@
 
 #include <doctest/doctest.h>
 
+#include "test/unit/engine/actions.hpp"
+
 using namespace troupe::engine;
 using namespace std::chrono_literals;
 
 namespace {
-
-template <class Action>
-std::vector<int> ranks_of(const GroupActions& actions) {
-  std::vector<int> ranks;
-  for (const auto& action : actions)
-    if (const auto* one = std::get_if<Action>(&action)) ranks.push_back(one->rank);
-  return ranks;
-}
-
-template <class Action>
-const Action* find(const GroupActions& actions) {
-  for (const auto& action : actions)
-    if (const auto* one = std::get_if<Action>(&action)) return one;
-  return nullptr;
-}
-
-using Ranks = std::vector<int>;
 
 /// A group on virtual time.
 struct Fixture {
@@ -92,7 +77,7 @@ DOCTEST_TEST_CASE("a setup that fails ends the start with its reason") {
   Fixture group;
   group.machine.start(group.now);
   const auto actions =
-      group.machine.setup_failed({FailureKind::user_error, troupe::ErrorCode::user_code, 2, "hook", {}});
+      group.machine.setup_failed({FailureKind::user_error, troupe::ErrorCode::user_code, 2, "hook", {}}, group.now);
   DOCTEST_REQUIRE(find<StartFailed>(actions));
   DOCTEST_CHECK(find<StartFailed>(actions)->failure.kind == FailureKind::fatal);
 }
@@ -287,4 +272,43 @@ DOCTEST_TEST_CASE("unequal reports end the attempt as a failure that is not retr
                 Ranks{1, 2});
   group.finish(1, RankEnd::stopped);
   DOCTEST_CHECK(find<AttemptEnded>(group.finish(2, RankEnd::stopped))->failure->text == "unequal");
+}
+
+DOCTEST_TEST_CASE("a rank that is given up is killed and its loss counts; the others are halted at once") {
+  Fixture group;
+  group.run();
+  const auto actions = group.machine.give_up(1, "stopped", group.now);
+  DOCTEST_CHECK(ranks_of<KillWorker>(actions) == Ranks{1});
+  DOCTEST_CHECK(ranks_of<SendHalt>(actions) == Ranks{0, 1, 2});
+  group.lose(1);
+  group.finish(0, RankEnd::stopped);
+  const auto last = group.finish(2, RankEnd::stopped);
+  const auto* ended = find<AttemptEnded>(last);
+  DOCTEST_REQUIRE(ended);
+  DOCTEST_REQUIRE(ended->failure);
+  DOCTEST_CHECK(ended->failure->kind == FailureKind::worker_lost);
+  DOCTEST_CHECK(ended->failure->rank == 1);
+}
+
+DOCTEST_TEST_CASE("giving up a rank that is not there, or while the group leaves, does nothing") {
+  Fixture group;
+  group.run();
+  group.lose(2);
+  group.machine.leave(5s, group.now);
+  DOCTEST_CHECK(group.machine.give_up(1, "stopped", group.now).empty());
+  Fixture empty;
+  DOCTEST_CHECK(empty.machine.give_up(0, "stopped", empty.now).empty());
+}
+
+DOCTEST_TEST_CASE("a thread that is given up cannot be killed: the attempt fails with the cause") {
+  Fixture group(2, false);
+  group.run();
+  const auto actions = group.machine.give_up(1, "stuck", group.now);
+  DOCTEST_CHECK_FALSE(find<KillWorker>(actions));
+  group.finish(0, RankEnd::stopped);
+  const auto last = group.finish(1, RankEnd::stopped);
+  const auto* ended = find<AttemptEnded>(last);
+  DOCTEST_REQUIRE(ended);
+  DOCTEST_REQUIRE(ended->failure);
+  DOCTEST_CHECK(ended->failure->text == "rank 1 is stuck");
 }

@@ -7,6 +7,15 @@ using namespace troupe::engine;
 using namespace std::chrono_literals;
 using Round = std::vector<std::string>;
 
+namespace {
+
+std::optional<Round> take(RoundAligner& aligner) {
+  auto round = aligner.take();
+  return round ? std::optional(std::move(round->reports)) : std::nullopt;
+}
+
+}  // namespace
+
 DOCTEST_TEST_CASE("a round is complete when every rank has reported it, in rank order") {
   RoundAligner aligner({.world_size = 3});
   aligner.add(2, "c1", Time{});
@@ -14,11 +23,11 @@ DOCTEST_TEST_CASE("a round is complete when every rank has reported it, in rank 
   aligner.add(0, "a2", Time{});
   DOCTEST_CHECK_FALSE(aligner.take());
   aligner.add(1, "b1", Time{});
-  DOCTEST_CHECK(aligner.take() == Round{"a1", "b1", "c1"});
+  DOCTEST_CHECK(take(aligner) == Round{"a1", "b1", "c1"});
   DOCTEST_CHECK_FALSE(aligner.take());
   aligner.add(1, "b2", Time{});
   aligner.add(2, "c2", Time{});
-  DOCTEST_CHECK(aligner.take() == Round{"a2", "b2", "c2"});
+  DOCTEST_CHECK(take(aligner) == Round{"a2", "b2", "c2"});
 }
 
 DOCTEST_TEST_CASE("ranks that return after equally many reports are in order") {
@@ -89,4 +98,66 @@ DOCTEST_TEST_CASE("the counts of many ranks are cut short") {
   aligner.finish(7);
   aligner.add(0, "x", Time{});
   DOCTEST_CHECK(aligner.check(Time{})->text.find("and 84 more ranks") != std::string::npos);
+}
+
+DOCTEST_TEST_CASE("a rank that was replaced goes on where the furthest of the others is") {
+  RoundAligner aligner({.world_size = 3});
+  for (const char* report : {"a1", "a2", "a3"}) aligner.add(0, report, Time{});
+  aligner.add(1, "b1", Time{});
+  for (const char* report : {"c1", "c2"}) aligner.add(2, report, Time{});
+  DOCTEST_CHECK(take(aligner) == Round{"a1", "b1", "c1"});
+  DOCTEST_CHECK_FALSE(take(aligner));
+  aligner.regroup({0, 1, 2}, {1});
+  DOCTEST_CHECK(take(aligner) == Round{"a2", "c2"});
+  DOCTEST_CHECK_FALSE(take(aligner));  // rank 2 has not reported its third
+  aligner.add(1, "b4", Time{});
+  aligner.add(2, "c3", Time{});
+  DOCTEST_CHECK(take(aligner) == Round{"a3", "c3"});
+  DOCTEST_CHECK_FALSE(take(aligner));
+  aligner.add(2, "c4", Time{});
+  aligner.add(0, "a4", Time{});
+  DOCTEST_CHECK(take(aligner) == Round{"a4", "b4", "c4"});
+}
+
+DOCTEST_TEST_CASE("what the replaced rank reported ahead of all others is reported again") {
+  RoundAligner aligner({.world_size = 2});
+  aligner.add(0, "a1", Time{});
+  for (const char* report : {"b1", "b2"}) aligner.add(1, report, Time{});
+  take(aligner);
+  aligner.regroup({0, 1}, {1});
+  aligner.add(1, "b2 again", Time{});
+  aligner.add(0, "a2", Time{});
+  DOCTEST_CHECK(take(aligner) == Round{"a2", "b2 again"});
+}
+
+DOCTEST_TEST_CASE("what a rank reported before it left is still delivered, and nobody waits for more of it") {
+  RoundAligner aligner({.world_size = 3});
+  for (int rank : {0, 1, 2}) aligner.add(rank, "x", Time{});
+  take(aligner);
+  aligner.add(2, "c2", Time{});
+  aligner.regroup({0, 1}, {});
+  aligner.add(0, "a2", Time{});
+  DOCTEST_CHECK_FALSE(take(aligner));
+  aligner.add(1, "b2", Time{});
+  DOCTEST_CHECK(take(aligner) == Round{"a2", "b2", "c2"});
+  for (int rank : {0, 1}) aligner.add(rank, "y", Time{});
+  DOCTEST_CHECK(take(aligner) == Round{"y", "y"});
+  aligner.finish(0);
+  aligner.add(1, "z", Time{});
+  DOCTEST_CHECK(aligner.check(Time{}));  // rank 0 ended short of rank 1
+}
+
+DOCTEST_TEST_CASE("a report that comes after its round went without the rank disturbs nobody") {
+  RoundAligner aligner({.world_size = 2});
+  for (int rank : {0, 1}) aligner.add(rank, "x", Time{});
+  take(aligner);
+  aligner.regroup({0}, {});
+  aligner.add(0, "a2", Time{});
+  DOCTEST_CHECK(take(aligner) == Round{"a2"});
+  aligner.add(1, "b2", Time{});  // was on its way
+  aligner.finish(1);
+  aligner.add(0, "a3", Time{});
+  DOCTEST_CHECK(take(aligner) == Round{"a3"});
+  aligner.finish(0);
+  DOCTEST_CHECK_FALSE(aligner.check(Time{}));
 }

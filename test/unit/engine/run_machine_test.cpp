@@ -19,7 +19,7 @@ const Action* only(const RunActions& actions) {
 
 DOCTEST_TEST_CASE("a run that ends well takes one attempt") {
   RunMachine machine({});
-  auto begin = machine.begin();
+  auto begin = machine.begin(Time{});
   DOCTEST_REQUIRE(only<BeginAttempt>(begin));
   DOCTEST_CHECK(only<BeginAttempt>(begin)->attempt == 1);
   auto end = machine.attempt_ended(std::nullopt, Time{});
@@ -30,7 +30,7 @@ DOCTEST_TEST_CASE("a run that ends well takes one attempt") {
 
 DOCTEST_TEST_CASE("a lost worker costs one retry and raises the attempt") {
   RunMachine machine({.max_retries = 1});
-  machine.begin();
+  machine.begin(Time{});
   auto again = machine.attempt_ended(lost, Time{});
   DOCTEST_REQUIRE(only<BeginAttempt>(again));
   DOCTEST_CHECK(only<BeginAttempt>(again)->attempt == 2);
@@ -43,7 +43,7 @@ DOCTEST_TEST_CASE("a lost worker costs one retry and raises the attempt") {
 
 DOCTEST_TEST_CASE("the second restart without progress waits for its time") {
   RunMachine machine({.max_retries = 5});
-  machine.begin();
+  machine.begin(Time{});
   machine.attempt_ended(lost, Time{});
   DOCTEST_CHECK(machine.attempt_ended(lost, Time{}).empty());
   DOCTEST_REQUIRE(machine.deadline());
@@ -54,7 +54,7 @@ DOCTEST_TEST_CASE("the second restart without progress waits for its time") {
 
 DOCTEST_TEST_CASE("an asked stop ends well, whatever the ranks do meanwhile") {
   RunMachine machine({.max_retries = 5});
-  machine.begin();
+  machine.begin(Time{});
   auto stop = machine.stop(StopReason::asked);
   DOCTEST_REQUIRE(only<StopAttempt>(stop));
   DOCTEST_CHECK_FALSE(only<StopAttempt>(stop)->at_once);
@@ -66,7 +66,7 @@ DOCTEST_TEST_CASE("an asked stop ends well, whatever the ranks do meanwhile") {
 
 DOCTEST_TEST_CASE("a second interrupt ends the attempt at once") {
   RunMachine machine({});
-  machine.begin();
+  machine.begin(Time{});
   DOCTEST_CHECK_FALSE(only<StopAttempt>(machine.stop(StopReason::interrupted))->at_once);
   DOCTEST_CHECK(only<StopAttempt>(machine.stop(StopReason::interrupted))->at_once);
   auto end = machine.attempt_ended(std::nullopt, Time{});
@@ -75,14 +75,14 @@ DOCTEST_TEST_CASE("a second interrupt ends the attempt at once") {
 
 DOCTEST_TEST_CASE("an interrupt after an asked stop is the first interrupt") {
   RunMachine machine({});
-  machine.begin();
+  machine.begin(Time{});
   machine.stop(StopReason::asked);
   DOCTEST_CHECK_FALSE(only<StopAttempt>(machine.stop(StopReason::interrupted))->at_once);
 }
 
 DOCTEST_TEST_CASE("a failed callback fails the run with its text") {
   RunMachine machine({.max_retries = 5});
-  machine.begin();
+  machine.begin(Time{});
   machine.stop(StopReason::failure,
                Failure{FailureKind::fatal, troupe::ErrorCode::callback_failed, -1, "disk full", {}});
   auto end = machine.attempt_ended(std::nullopt, Time{});
@@ -92,7 +92,7 @@ DOCTEST_TEST_CASE("a failed callback fails the run with its text") {
 
 DOCTEST_TEST_CASE("a stop during the pause before a restart ends the run at once") {
   RunMachine machine({.max_retries = 5});
-  machine.begin();
+  machine.begin(Time{});
   machine.attempt_ended(lost, Time{});
   machine.attempt_ended(lost, Time{});
   auto end = machine.stop(StopReason::interrupted);
@@ -102,15 +102,73 @@ DOCTEST_TEST_CASE("a stop during the pause before a restart ends the run at once
 
 DOCTEST_TEST_CASE("a thread that does not stop is reported even when the stop was asked for") {
   RunMachine machine({});
-  machine.begin();
+  machine.begin(Time{});
   machine.stop(StopReason::asked);
   auto end = machine.attempt_ended(Failure{FailureKind::fatal, troupe::ErrorCode::deadline, 2, "stuck", {}}, Time{});
   DOCTEST_CHECK(only<FinishRun>(end)->outcome.status == RunStatus::failed);
 }
 
+DOCTEST_TEST_CASE("damage is answered at once or after the pause, and costs a retry") {
+  RunMachine machine({.max_retries = 5});
+  machine.begin(Time{});
+  DOCTEST_CHECK(only<GoOn>(machine.damaged(lost, Time{})));
+  DOCTEST_CHECK(machine.damaged(lost, Time{}).empty());
+  DOCTEST_REQUIRE(machine.deadline());
+  DOCTEST_CHECK(machine.tick(*machine.deadline() - 1ms).empty());
+  DOCTEST_CHECK(only<GoOn>(machine.tick(*machine.deadline())));
+  DOCTEST_CHECK(machine.attempt() == 1);
+  DOCTEST_CHECK(machine.restarts().lost_workers == 2);
+}
+
+DOCTEST_TEST_CASE("a refused damage ends the attempt, and the run with that reason") {
+  RunMachine machine({.max_retries = 0});
+  machine.begin(Time{});
+  DOCTEST_CHECK(only<FailAttempt>(machine.damaged(lost, Time{})));
+  machine.note({.error = "the group shrinks"});
+  const auto end = machine.attempt_ended(lost, Time{});
+  DOCTEST_REQUIRE(only<FinishRun>(end));
+  DOCTEST_CHECK(only<FinishRun>(end)->outcome.decision == "max_retries = 0 is used up");
+}
+
+DOCTEST_TEST_CASE("what was granted and could not be done in place costs nothing more, but keeps its pause") {
+  const Failure threw{FailureKind::user_error, troupe::ErrorCode::user_code, 1, "bad batch", {}, -1, 5};
+  RunMachine machine({.max_retries = 5, .retry_user_errors = true});
+  machine.begin(Time{});
+  machine.damaged(threw, Time{});
+  DOCTEST_CHECK(only<BeginAttempt>(machine.attempt_ended(threw, Time{})));
+  DOCTEST_CHECK(machine.decisions().size() == 1);
+  DOCTEST_CHECK(machine.damaged(lost, Time{}).empty());
+  const auto pause = machine.deadline();
+  DOCTEST_CHECK(machine.attempt_ended(lost, Time{}).empty());
+  DOCTEST_REQUIRE(machine.deadline());
+  DOCTEST_CHECK(*machine.deadline() == *pause);
+  DOCTEST_CHECK(only<BeginAttempt>(machine.tick(*pause)));
+  DOCTEST_CHECK(machine.decisions().size() == 2);
+}
+
+DOCTEST_TEST_CASE("a stop ends the pause before ranks go on in place") {
+  RunMachine machine({.max_retries = 5});
+  machine.begin(Time{});
+  machine.damaged(lost, Time{});
+  machine.damaged(lost, Time{});
+  DOCTEST_CHECK(only<StopAttempt>(machine.stop(StopReason::asked)));
+  DOCTEST_CHECK_FALSE(machine.deadline());
+  DOCTEST_CHECK(machine.tick(Time{} + 1h).empty());
+}
+
+DOCTEST_TEST_CASE("what the group decided by itself stands between the other decisions and costs nothing") {
+  RunMachine machine({.max_retries = 1});
+  machine.begin(Time{});
+  machine.note({.cause = FailureKind::resized, .error = "resize(3)"});
+  DOCTEST_CHECK(only<GoOn>(machine.damaged(lost, Time{})));
+  DOCTEST_REQUIRE(machine.decisions().size() == 2);
+  DOCTEST_CHECK(machine.decisions()[0].error == "resize(3)");
+  DOCTEST_CHECK(machine.decisions()[0].attempt == 1);
+}
+
 DOCTEST_TEST_CASE("nothing happens after the end") {
   RunMachine machine({});
-  machine.begin();
+  machine.begin(Time{});
   machine.attempt_ended(std::nullopt, Time{});
   DOCTEST_CHECK(machine.attempt_ended(lost, Time{}).empty());
   DOCTEST_CHECK(machine.stop(StopReason::interrupted).empty());

@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of GroupMachine that goes on in place after a loss, and with more or fewer workers.
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "runtime/engine/group_machine.hpp"
+
+namespace troupe::engine {
+namespace {
+
+std::string show_workers(int count) { return fmt::format("{} worker{}", count, count == 1 ? "" : "s"); }
+
+}  // namespace
+
+// ---- going on in place ----------------------------------------------------------------------------------------------
+//
+// All in the function are told to drop their collectives; each comes to rest in held(). Replacements run the function
+// until they are held too. Then all form the group and go on.
+
+void GroupMachine::live(int rank, bool is_live) { slot(rank).live = is_live; }
+
+/// Somebody but `without` has the state, and all who are in the function can wait in it.
+bool GroupMachine::can_regroup(int without) const {
+  if (attempt_ != Attempt::running && attempt_ != Attempt::regrouping) return false;
+  bool somebody = false;
+  for (int rank = 0; rank < places(); ++rank) {
+    const auto& s = slot(rank);
+    if (rank == without || !s.member) continue;
+    if (s.state == State::ready || s.state == State::stuck) return false;  // it has returned
+    if (!in_function(rank) || s.joining) continue;
+    if (!s.live) return false;
+    somebody = true;
+  }
+  return somebody;
+}
+
+void GroupMachine::regroup(Permission permission, Time now, GroupActions& actions) {
+  if (attempt_ == Attempt::regrouping) {
+    // What happens before the answer belongs to the same incident.
+    if (permission == Permission::needed && permission_ != Permission::asked) permission_ = permission;
+    return;
+  }
+  attempt_ = Attempt::regrouping;
+  permission_ = permission;
+  stop_deadline_ = now + limits_.rejoin_deadline;
+  epoch_ += 1;
+  for (int rank = 0; rank < places(); ++rank)
+    if (slot(rank).state == State::running) actions.push_back(SendAbort{rank});
+}
+
+/// A newcomer runs the function until it can join.
+void GroupMachine::send_in(int rank, Time now, GroupActions& actions) {
+  auto& s = slot(rank);
+  s.state = State::running;
+  s.joining = true;
+  s.start_deadline = now + limits_.start_deadline;
+  actions.push_back(SendRun{rank, true});
+}
+
+Failure GroupMachine::group_failed(int rank, const std::string& why) {
+  return {FailureKind::worker_lost,
+          ErrorCode::group_lost,
+          rank,
+          fmt::format("its collective failed, but no worker was lost: {}", why),
+          {}};
+}
+
+GroupActions GroupMachine::held(int rank, const std::string& why, bool user_error, Time now, std::int64_t step) {
+  GroupActions actions;
+  auto& s = slot(rank);
+  if (s.state != State::running || leaving_ || attempt_ == Attempt::stopping) return actions;
+  s.state = State::held;
+  if (s.dropped) {
+    s.state = State::running;
+    actions.push_back(SendHalt{rank});
+    return actions;
+  }
+  // What others threw in the same step belongs to the same incident.
+  const bool is_new = user_error && !failure_;
+  if (is_new) failure_ = Failure{FailureKind::user_error, ErrorCode::user_code, rank, why, {}, -1, step};
+  if (!can_regroup(-1)) {
+    suspicion_ = group_failed(rank, why);
+    fall_back(now, actions);
+    return actions;
+  }
+  if (attempt_ == Attempt::running) regroup(Permission::needed, now, actions);  // it noticed before we did
+  if (is_new) {
+    regroup(Permission::needed, now, actions);
+    ask_to_go_on(actions);
+  }
+  if (!failure_ && permission_ == Permission::needed && all_members(State::held)) failure_ = group_failed(rank, why);
+  proceed_regrouping(now, actions);
+  return actions;
+}
+
+void GroupMachine::ask_to_go_on(GroupActions& actions) {
+  if (permission_ != Permission::needed || !failure_) return;
+  permission_ = Permission::asked;
+  actions.push_back(AskToGoOn{*failure_});
+}
+
+GroupActions GroupMachine::go_on(Time now) {
+  GroupActions actions;
+  if (attempt_ != Attempt::regrouping || permission_ != Permission::asked) return actions;
+  permission_ = Permission::given;
+  proceed_regrouping(now, actions);
+  return actions;
+}
+
+void GroupMachine::proceed_regrouping(Time now, GroupActions& actions) {
+  if (attempt_ != Attempt::regrouping) return;
+  if (!shortage_) launch_absent(now, actions);
+  if (!all_members(State::held)) return;
+  shortage_.reset();
+  ask_to_go_on(actions);
+  if (permission_ == Permission::needed || permission_ == Permission::asked) return;
+  stop_deadline_.reset();
+  const bool formed =
+      std::all_of(slots_.begin(), slots_.end(), [this](const Slot& s) { return !s.member || s.formed == epoch_; });
+  if (limits_.forms_group && !formed) return form_all(now, actions);
+  resume_all(actions);
+}
+
+void GroupMachine::resume_all(GroupActions& actions) {
+  attempt_ = Attempt::running;
+  formed_epoch_ = epoch_;
+  permission_ = Permission::not_needed;
+  failure_.reset();
+  for (int rank : members()) {
+    slot(rank).state = State::running;
+    slot(rank).joining = false;
+    actions.push_back(SendResume{rank});
+  }
+}
+
+/// Going on in place is not possible any more: all leave the function, and the next attempt begins at a checkpoint.
+void GroupMachine::fall_back(Time now, GroupActions& actions) {
+  if (attempt_ == Attempt::regrouping && !failure_)
+    failure_ = Failure{FailureKind::resized,
+                       ErrorCode::group_lost,
+                       -1,
+                       "the workers could not go on in place: one left its function",
+                       {}};
+  halt_running(now, actions);
+  end_attempt_if_quiet(actions);
+}
+
+/// `rank` is absent already, and the others can go on without what it knew.
+void GroupMachine::lost_in_regrouping(int rank, Permission permission, Time now, GroupActions& actions) {
+  regroup(permission, now, actions);
+  ask_to_go_on(actions);
+  // Those that formed a group with it form another one.
+  epoch_ += 1;
+  abort_forming(actions);
+  launch(rank, now, actions);
+}
+
+void GroupMachine::tick_regrouping(Time now, GroupActions& actions) {
+  if (!stop_deadline_ || now < *stop_deadline_) return;
+  stop_deadline_.reset();
+  const bool somebody_waits = std::any_of(slots_.begin(), slots_.end(), [](const Slot& s) {
+    return s.member && s.state == State::held && !s.joining && !s.killed;
+  });
+  // Without the last ones that hold the state there would be nothing to go on with.
+  if (!limits_.can_kill || !somebody_waits) return fall_back(now, actions);
+  for (int rank = 0; rank < places(); ++rank) {
+    const auto& s = slot(rank);
+    if (s.state != State::running || s.joining || s.killed || s.dropped) continue;
+    decide(fmt::format("rank {} did not leave its step within {} ms (rejoin_deadline)", rank_of(rank),
+                       limits_.rejoin_deadline.count()),
+           "it is replaced", now, actions);
+    kill(rank, actions);
+  }
+}
+
+// ---- more and fewer workers -----------------------------------------------------------------------------------------
+
+void GroupMachine::decide(std::string why, std::string what, Time now, GroupActions& actions, Duration delay) {
+  Decision made{.time = now, .cause = FailureKind::resized, .error = std::move(why)};
+  made.decision = {true, delay, std::move(what)};
+  made.in_place = true;
+  actions.push_back(Decided{std::move(made)});
+}
+
+GroupActions GroupMachine::resize(int world_size, Time now) {
+  GroupActions actions;
+  if (leaving_) return actions;
+  wanted_ = std::clamp(world_size, limits_.min_workers, places());
+  asked_ = true;
+  grow_at_.reset();
+  growth_delay_ = limits_.first_growth_delay;
+  if (surplus() > 0) {
+    if (attempt_ != Attempt::running || can_regroup(-1))
+      decide(fmt::format("resize({})", wanted_), "the group shrinks to " + show_workers(wanted_), now, actions);
+    if (can_regroup(-1)) {
+      drop_surplus(now, actions);
+      regroup(Permission::not_needed, now, actions);
+      proceed_regrouping(now, actions);
+    } else if (attempt_ == Attempt::running) {
+      return fail_attempt(run_again(), now);
+    } else if (attempt_ == Attempt::none || attempt_ == Attempt::pending) {
+      drop_surplus(now, actions);
+      proceed(now, actions);
+    }
+  } else {
+    resizing_ = surplus() < 0;
+    grow(now, actions);
+  }
+  return actions;
+}
+
+Failure GroupMachine::run_again() const {
+  return {FailureKind::resized,
+          ErrorCode::group_lost,
+          -1,
+          fmt::format("the function runs again on {}", show_workers(wanted_)),
+          {}};
+}
+
+/// The last ones go.
+void GroupMachine::drop_surplus(Time now, GroupActions& actions) {
+  // Newcomers that are not in it yet first: others may hold the only state.
+  for (const bool joining : {true, false})
+    for (int rank = places() - 1; rank >= 0 && surplus() > 0; --rank)
+      if (slot(rank).member && slot(rank).joining == joining) drop(rank, now, actions);
+}
+
+void GroupMachine::drop(int rank, Time now, GroupActions& actions) {
+  auto& s = slot(rank);
+  s.member = false;
+  epoch_ += 1;
+  if (s.state == State::absent || s.state == State::stuck) return;
+  s.dropped = true;
+  if (limits_.can_kill) s.leave_deadline = now + limits_.stop_deadline;
+  if (s.state == State::forming) abort_forming(actions);
+  if (s.state == State::held) s.state = State::running;
+  if (in_function(rank))
+    actions.push_back(SendHalt{rank});
+  else if (s.registered)
+    actions.push_back(SendLeave{rank});
+  else if (limits_.can_kill)
+    actions.push_back(KillWorker{rank, false});
+}
+
+void GroupMachine::tick_dropped(Time now, GroupActions& actions) {
+  for (int rank = 0; rank < places(); ++rank) {
+    auto& s = slot(rank);
+    if (!s.leave_deadline || now < *s.leave_deadline) continue;
+    s.leave_deadline.reset();
+    kill(rank, actions);
+  }
+}
+
+GroupActions GroupMachine::use_room(Time now) {
+  GroupActions actions;
+  grow_if_wanted(now, actions);
+  return actions;
+}
+
+void GroupMachine::grow_if_wanted(Time now, GroupActions& actions) {
+  if (!leaving_ && !start_pending_ && !grow_at_ && attempt_ != Attempt::stopping) grow(now, actions);
+}
+
+/// One that was to make the group larger is of no use. Another one is tried later; the others do without it.
+void GroupMachine::give_up_newcomer(int rank, Time now, GroupActions& actions) {
+  plan_growth(now);
+  drop(rank, now, actions);
+  take_in_ready(now, actions);
+}
+
+/// So many more should be there.
+int GroupMachine::missing() const {
+  int count = (asked_ ? wanted_ : std::clamp(room_, limits_.min_workers, wanted_)) - member_count();
+  for (const auto& s : slots_)
+    if (!s.member && !s.dropped && s.state != State::absent) count -= 1;  // on its way
+  return count;
+}
+
+/// Starts the workers that are missing. They take part once they are ready.
+void GroupMachine::grow(Time now, GroupActions& actions) {
+  grow_at_.reset();
+  int more = missing();
+  for (int rank = 0; rank < places() && more > 0; ++rank) {
+    if (slot(rank).member || slot(rank).state != State::absent) continue;
+    // The group that trains now stays as it is until the newcomer is ready.
+    const auto epoch = epoch_;
+    launch(rank, now, actions);
+    epoch_ = epoch;
+    more -= 1;
+  }
+}
+
+/// Those that make the group larger and are ready take part from now on. Who asked for several gets them together.
+void GroupMachine::take_in_ready(Time now, GroupActions& actions) {
+  std::vector<int> ready;
+  bool more_come = false;
+  for (int rank = 0; rank < places(); ++rank) {
+    const auto& s = slot(rank);
+    if (s.member || s.dropped) continue;
+    if (s.state == State::ready) ready.push_back(rank);
+    more_come = more_come || s.state == State::starting;
+  }
+  if (attempt_ == Attempt::stopping || (resizing_ && more_come)) return;  // the next attempt, or the last of them
+  while (static_cast<int>(ready.size()) > std::max(0, -surplus())) {
+    drop(ready.back(), now, actions);
+    ready.pop_back();
+  }
+  if (ready.empty()) return;
+  const bool running = attempt_ == Attempt::running || attempt_ == Attempt::regrouping;
+  if (running && !can_regroup(-1)) {
+    // A function that cannot go on in place is disturbed only if somebody asked.
+    if (!std::exchange(resizing_, false)) return;
+    failure_ = run_again();
+    halt_running(now, actions);
+    return end_attempt_if_quiet(actions);
+  }
+  const auto why = resizing_ ? fmt::format("resize({})", wanted_) : std::string("there is room for more");
+  resizing_ = false;
+  for (int rank : ready) slot(rank).member = true;
+  epoch_ += 1;
+  decide(why, "the group grows to " + show_workers(member_count()), now, actions);
+  if (!running) return;
+  regroup(Permission::not_needed, now, actions);
+  abort_forming(actions);
+  for (int rank : ready) send_in(rank, now, actions);
+}
+
+void GroupMachine::plan_growth(Time now) {
+  grow_at_ = now + growth_delay_;
+  growth_delay_ = std::min(growth_delay_ * 2, limits_.longest_growth_delay);
+}
+
+/// Goes on with one worker less, if that is allowed, and tries to get one later.
+bool GroupMachine::do_without(int rank, const std::string& why, Time now, GroupActions& actions) {
+  auto& s = slot(rank);
+  if (s.member && member_count() - 1 < limits_.min_workers) return false;
+  plan_growth(now);
+  if (!std::exchange(s.member, false)) {
+    take_in_ready(now, actions);  // those that came with it
+    return true;
+  }
+  epoch_ += 1;
+  decide(why, "the group goes on with " + show_workers(member_count()), now, actions);
+  if (attempt_ == Attempt::regrouping) {
+    abort_forming(actions);
+    proceed_regrouping(now, actions);
+  } else {
+    proceed(now, actions);
+  }
+  return true;
+}
+
+}  // namespace troupe::engine

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// Corners of going on in place: optimizers that leave no trace, tensors without elements, one worker, two run()s a
+// step, workers that are behind more than once.
+#include <signal.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
+#include <thread>
+
+#include <troupe/torch.hpp>
+#include <troupe/troupe.hpp>
+
+#include "test/torch/model_support.hpp"
+
+namespace train = troupe::train;
+namespace tt = troupe::train::torch;
+using namespace troupe::test;
+using troupe::Json;
+
+namespace {
+
+/// Twelve steps of plain SGD with dropout. "faults": {rank, step, what}, each once; rank -1 is every rank.
+Json train_edges(const troupe::Config& config) {
+  const auto due = [&](const std::string& what, std::int64_t step) {
+    const auto& faults = config["faults"];
+    for (std::size_t i = 0; i < faults.size(); ++i) {
+      const auto& fault = faults[i];
+      if (fault[2] != what || fault[1] != step || (fault[0] != -1 && fault[0] != train::world_rank())) continue;
+      const std::filesystem::path folder = config["folder"].get<std::string>();
+      // Rounds have come: the driver knows that all ranks can go on in place.
+      const auto wait_for = [&](const std::string& name) {
+        while (!std::filesystem::exists(folder / name)) std::this_thread::yield();
+      };
+      wait_for("rounds have come");
+      const auto name_of = [&](int rank) { return std::to_string(i) + "_" + std::to_string(rank); };
+      if (!is_first(folder, name_of(train::world_rank()))) return false;
+      // All together: who is first would end an exchange that another one has not left yet.
+      for (int rank = 0; fault[0] == -1 && rank < train::world_size(); ++rank) wait_for(name_of(rank));
+      return true;
+    }
+    return false;
+  };
+  torch::manual_seed(1);
+  const auto x = torch::randn({48, 4});
+  const auto y = torch::randn({48, 2});
+  torch::nn::Sequential net(torch::nn::Linear(4, 8), torch::nn::Dropout(0.3), torch::nn::Linear(8, 2));
+  net->register_buffer("nothing", torch::zeros({0}));
+  auto seen = net->register_buffer("seen", torch::zeros({1}));
+  torch::optim::SGD optimizer(net->parameters(), 0.05);
+  net = tt::prepare_model(net);
+  auto loader = tt::prepare_data_loader({x, y}, {.batch_size = 4, .shuffle = true});
+  torch::manual_seed(static_cast<std::uint64_t>(train::world_rank()));
+  train::Recoverable state({.model = net, .optimizer = optimizer, .loader = loader});
+  for (auto step : state.steps(12)) {
+    const auto number = step.number();
+    step.run([&] {
+      auto& [inputs, targets] = loader.next();
+      if (due("throw behind the batch", number)) throw std::runtime_error("bad batch");
+      optimizer.zero_grad();
+      torch::mse_loss(net->forward(inputs), targets).backward();
+      seen += 1;
+      if (due("kill", number)) ::kill(::getpid(), SIGKILL);
+      if (due("falter", number)) throw troupe::GroupLost("faltered");
+      optimizer.step();
+      if (due("throw behind the step", number)) throw std::runtime_error("too late");
+      if (due("falter behind the step", number)) throw troupe::GroupLost("faltered");
+    });
+    train::report({{"step", number}});
+    step.run([&] {
+      if (due("kill in the second run", number)) ::kill(::getpid(), SIGKILL);
+      tt::barrier();
+    });
+  }
+  return {{"weights", parameters_of(*net)}, {"seen", seen.item<double>()}, {"rest", values_of(torch::rand({2}))}};
+}
+
+/// Says that rounds have come.
+struct Witness : Recorder {
+  explicit Witness(std::filesystem::path where) : folder(std::move(where)) {}
+  void handle_result(const std::vector<Json>& results, const troupe::ResultInfo& given) override {
+    Recorder::handle_result(results, given);
+    std::ofstream(folder / "rounds have come");
+  }
+  std::filesystem::path folder;
+};
+
+struct Outcome {
+  std::vector<Json> results;
+  std::vector<int> steps;  // as reported
+  int attempts = 0;
+};
+
+Outcome train_on(TestTrainer& trainer, const Json& faults = Json::array()) {
+  auto recorder = std::make_shared<Witness>(trainer.folder());
+  Outcome outcome;
+  outcome.results =
+      trainer->run(troupe::fn<train_edges>,
+                   {.config = {{"folder", trainer.folder().string()}, {"faults", faults}}, .callbacks = {recorder}});
+  for (const auto& round : recorder->rounds) outcome.steps.push_back(round[0]["step"]);
+  for (const auto& info : recorder->infos)
+    outcome.attempts = std::max(outcome.attempts, static_cast<int>(info.attempt));
+  return outcome;
+}
+
+troupe::TrainerOptions options_for(int workers) {
+  return {.backend = troupe::TorchConfig{.timeout_s = 30},
+          .num_workers = workers,
+          .resources_per_worker = {{"CPU", 1}},
+          .retry_user_errors = true};
+}
+
+/// Faults change nothing but the attempts.
+void check_faults(int workers, const Json& faults, int attempts) {
+  TestTrainer calm(options_for(workers));
+  TestTrainer trainer(options_for(workers));
+  const auto wanted = train_on(calm);
+  const auto outcome = train_on(trainer, faults);
+  DOCTEST_CHECK(outcome.results == wanted.results);
+  DOCTEST_CHECK(outcome.attempts == attempts);
+  if (attempts == 1) DOCTEST_CHECK(outcome.steps == wanted.steps);
+}
+
+}  // namespace
+
+DOCTEST_TEST_CASE("plain SGD, which leaves no trace of its step, is not applied twice") {
+  check_faults(2, {{-1, 5, "falter behind the step"}}, 2);
+}
+
+DOCTEST_TEST_CASE("one worker whose step throws makes it again with the same batch and random numbers") {
+  check_faults(1, {{0, 5, "throw behind the batch"}}, 1);
+  check_faults(1, {{0, 5, "throw behind the step"}}, 2);
+}
+
+DOCTEST_TEST_CASE("a worker lost in the second run() of a step leaves the rounds as they were") {
+  check_faults(2, {{1, 4, "kill in the second run"}}, 1);
+  check_faults(3, {{0, 4, "kill in the second run"}}, 1);
+}
+
+DOCTEST_TEST_CASE("a worker that came later and falls behind once more has its own random numbers") {
+  check_faults(2, {{1, 3, "kill"}, {1, 7, "falter"}}, 1);
+  check_faults(3, {{1, 3, "kill"}, {1, 7, "falter"}, {2, 9, "kill"}}, 1);
+}
+
+DOCTEST_TEST_CASE("a process that trained with others trains alone in the next run") {
+  auto options = options_for(2);
+  options.num_workers = {1, 2};
+  options.retry_user_errors = false;
+  TestTrainer trainer(options);
+  train_on(trainer);
+  trainer->resize(1);
+  const auto alone = train_on(trainer);
+  DOCTEST_REQUIRE(alone.results.size() == 1);
+  TestTrainer other(options_for(1));
+  DOCTEST_CHECK(alone.results == train_on(other).results);
+}

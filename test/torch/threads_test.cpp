@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// How many threads libtorch computes with in a worker.
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+
+#include <troupe/torch.hpp>
+#include <troupe/troupe.hpp>
+
+#include "runtime/base/host.hpp"
+#include "test/integration/support.hpp"
+
+using namespace troupe::test;
+using troupe::Json;
+
+namespace {
+
+/// What libtorch says, and how many threads take part in its work: of the training thread, and of a new one.
+Json threads_of_worker() {
+  const auto look = []() -> Json {
+    // OpenMP makes helpers for each thread that computes, the first time it does.
+    const auto before = thread_count(::getpid());
+    at::ones({1 << 22}).sum();
+    return {at::get_num_threads(), thread_count(::getpid()) - before + 1};
+  };
+  const auto here = look();
+  Json on_new_thread;
+  std::thread([&] { on_new_thread = look(); }).join();
+  return {here, on_new_thread};
+}
+
+}  // namespace
+
+DOCTEST_TEST_CASE("a worker process computes with its share of the cores, on all of its threads") {
+  const EnvironmentGuard unset("OMP_NUM_THREADS", nullptr);
+  const auto check = [](troupe::TrainerOptions options, int threads) {
+    TestTrainer trainer(std::move(options));
+    for (const auto& found : trainer->run(troupe::fn<threads_of_worker>))
+      DOCTEST_CHECK(found == Json{{threads, threads}, {threads, threads}});
+  };
+  check({.backend = "torch", .num_workers = 1}, troupe::detail::core_count());
+  check({.backend = "torch", .num_workers = 2}, std::max(1, troupe::detail::core_count() / 2));
+  check({.backend = "torch", .num_workers = 2, .resources_per_worker = {{"CPU", 3}}}, 3);
+}
+
+DOCTEST_TEST_CASE("OMP_NUM_THREADS of the program wins over the share of the cores") {
+  const EnvironmentGuard chosen("OMP_NUM_THREADS", "2");
+  TestTrainer trainer({.backend = "torch", .num_workers = 1, .resources_per_worker = {{"CPU", 3}}});
+  DOCTEST_CHECK(trainer->run(troupe::fn<threads_of_worker>)[0] == Json{{2, 2}, {2, 2}});
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// Events of a group that come in an inconvenient order.
+#include <doctest/doctest.h>
+
+#include "test/unit/engine/actions.hpp"
+
+using namespace troupe::engine;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// Three workers that run, in place if they are `live`.
+struct Group {
+  explicit Group(bool live, GroupLimits limits = {.world_size = 3}) : machine(limits) {
+    machine.start(now);
+    for (int rank = 0; rank < limits.world_size; ++rank) bring_up(rank);
+    for (int rank : ranks_of<SendRun>(machine.begin_attempt(now))) machine.live(rank, live);
+  }
+  GroupActions bring_up(int rank) {
+    machine.registered(rank);
+    return machine.ready(rank, now);
+  }
+  GroupActions lose(int rank, const char* cause = "killed by SIGKILL") { return machine.lost(rank, cause, {}, now); }
+  GroupActions hold(int rank) { return machine.held(rank, "a peer is gone", false, now); }
+  GroupActions stop(int rank) { return machine.done(rank, RankEnd::stopped, std::nullopt, now); }
+  GroupActions wait(Duration time) {
+    now += time;
+    return machine.tick(now);
+  }
+  /// Rank 1 is lost and replaced; all but the newcomer wait.
+  void lose_and_replace() {
+    lose(1);
+    machine.go_on(now);
+    hold(0);
+    hold(2);
+    bring_up(1);
+  }
+
+  Time now = Time{} + 1h;
+  GroupMachine machine;
+};
+
+}  // namespace
+
+DOCTEST_TEST_CASE("a worker that takes long to die is lost, not ended by us") {
+  for (const bool live : {false, true}) {
+    DOCTEST_CAPTURE(live);
+    Group group(live);
+    group.machine.disconnected(1, group.now);
+    for (int rank : {0, 2}) live ? group.hold(rank) : group.stop(rank);
+    group.wait(2min);  // past every deadline of the others
+    const auto lost = group.lose(1);
+    if (live) {
+      DOCTEST_REQUIRE(find<AskToGoOn>(lost));
+      DOCTEST_CHECK(find<AskToGoOn>(lost)->failure.kind == FailureKind::worker_lost);
+    } else {
+      DOCTEST_REQUIRE(find<AttemptEnded>(lost));
+      DOCTEST_REQUIRE(find<AttemptEnded>(lost)->failure);
+      DOCTEST_CHECK(find<AttemptEnded>(lost)->failure->kind == FailureKind::worker_lost);
+    }
+  }
+}
+
+DOCTEST_TEST_CASE("a second loss after the permission to go on is an incident of its own") {
+  Group group(true);
+  group.lose_and_replace();
+  const auto asked = group.lose(2, "killed by SIGSEGV");
+  DOCTEST_REQUIRE(find<AskToGoOn>(asked));
+  DOCTEST_CHECK(find<AskToGoOn>(asked)->failure.rank == 2);
+  DOCTEST_CHECK(find<AskToGoOn>(asked)->failure.text == "killed by SIGSEGV");
+}
+
+DOCTEST_TEST_CASE("losses before the permission to go on belong to the first") {
+  Group group(true);
+  group.lose(1);
+  DOCTEST_CHECK_FALSE(find<AskToGoOn>(group.lose(2, "killed by SIGSEGV")));
+}
+
+DOCTEST_TEST_CASE("a newcomer that waits for the others has all the time it needs") {
+  Group group(true);
+  group.lose(1);
+  group.hold(0);
+  group.hold(2);
+  group.bring_up(1);
+  group.hold(1);
+  DOCTEST_CHECK(group.wait(1h).empty());  // the answer takes its time
+  DOCTEST_CHECK(ranks_of<SendResume>(group.machine.go_on(group.now)) == Ranks{0, 1, 2});
+}
+
+DOCTEST_TEST_CASE("a newcomer whose function does not come to its loop sends all back to a checkpoint") {
+  Group group(true);
+  group.lose_and_replace();
+  const auto late = group.wait(61s);
+  DOCTEST_CHECK(ranks_of<SendHalt>(late) == Ranks{0, 1, 2});
+  group.stop(0);
+  group.stop(1);
+  const auto over = group.stop(2);
+  DOCTEST_REQUIRE(find<AttemptEnded>(over));
+  DOCTEST_CHECK(find<AttemptEnded>(over)->failure->kind == FailureKind::worker_lost);
+  DOCTEST_CHECK(find<AttemptEnded>(over)->failure->text.find("worker_start_deadline") != std::string::npos);
+  // It is a worker like the others in the next attempt.
+  DOCTEST_CHECK(ranks_of<SendRun>(group.machine.begin_attempt(group.now)) == Ranks{0, 1, 2});
+  DOCTEST_CHECK(group.wait(1h).empty());
+}
+
+DOCTEST_TEST_CASE("a step that computes on and on is given up, but never the last one that holds the state") {
+  const GroupLimits limits{.world_size = 3, .rejoin_deadline = 20s};
+  Group some(true, limits);
+  some.lose(1);
+  some.machine.go_on(some.now);
+  some.hold(0);
+  DOCTEST_CHECK(ranks_of<KillWorker>(some.wait(19s)).empty());
+  DOCTEST_CHECK(ranks_of<KillWorker>(some.wait(1s)) == Ranks{2});
+  Group all(true, limits);
+  all.lose(1);
+  all.machine.go_on(all.now);
+  const auto late = all.wait(20s);
+  DOCTEST_CHECK(ranks_of<KillWorker>(late).empty());
+  DOCTEST_CHECK(ranks_of<SendHalt>(late) == Ranks{0, 2});
+}
+
+DOCTEST_TEST_CASE("a worker that was told to leave goes at its deadline, and its end disturbs nobody") {
+  Group group(true, {.world_size = 3, .min_workers = 1, .max_workers = 3});
+  DOCTEST_CHECK(ranks_of<SendHalt>(group.machine.resize(2, group.now)) == Ranks{2});
+  group.hold(0);
+  DOCTEST_CHECK(ranks_of<SendResume>(group.hold(1)) == Ranks{0, 1});
+  DOCTEST_CHECK(ranks_of<KillWorker>(group.wait(5s)) == Ranks{2});
+  DOCTEST_CHECK(group.machine.disconnected(2, group.now).empty());
+  DOCTEST_CHECK(group.lose(2).empty());
+}
+
+DOCTEST_TEST_CASE("a worker that is taken away while it forms frees those who form with it") {
+  GroupMachine machine({.world_size = 2, .forms_group = true});
+  const auto now = Time{} + 1h;
+  machine.start(now);
+  for (int rank : {0, 1}) {
+    machine.registered(rank);
+    machine.ready(rank, now);
+  }
+  const auto taken = machine.preempt(1, now + 1s, now);
+  DOCTEST_CHECK(ranks_of<KillWorker>(taken) == Ranks{1});
+  DOCTEST_CHECK(find<SendAbort>(taken));
+}
+
+DOCTEST_TEST_CASE("a newcomer that cannot be set up, or does not come up, disturbs nobody and is tried again") {
+  for (const bool late : {false, true}) {
+    DOCTEST_CAPTURE(late);
+    Group group(true, {.world_size = 2, .min_workers = 1, .max_workers = 3});
+    DOCTEST_CHECK(ranks_of<LaunchWorker>(group.machine.resize(3, group.now)) == Ranks{2});
+    group.machine.registered(2);
+    const auto gone =
+        late ? group.wait(61s)
+             : group.machine.setup_failed({FailureKind::fatal, troupe::ErrorCode::user_code, 2, "no"}, group.now);
+    DOCTEST_CHECK(ranks_of<SendLeave>(gone) == Ranks{2});
+    DOCTEST_CHECK_FALSE(find<AttemptEnded>(gone));
+    DOCTEST_CHECK(ranks_of<SendAbort>(gone).empty());
+    group.lose(2);
+    DOCTEST_CHECK(ranks_of<LaunchWorker>(group.wait(1s)) == Ranks{2});
+  }
+}
+
+DOCTEST_TEST_CASE("who asks for more workers while others still leave gets them when their places are free") {
+  Group group(true, {.world_size = 2, .min_workers = 1, .max_workers = 2});
+  group.machine.resize(1, group.now);
+  DOCTEST_CHECK(ranks_of<SendResume>(group.hold(0)) == Ranks{0});
+  DOCTEST_CHECK(ranks_of<LaunchWorker>(group.machine.resize(2, group.now)).empty());
+  group.stop(1);
+  DOCTEST_CHECK(ranks_of<LaunchWorker>(group.lose(1)) == Ranks{1});
+}
+
+DOCTEST_TEST_CASE("an exception that all ranks throw in a step is one incident") {
+  Group group(true);
+  const auto asked = group.machine.held(0, "bad batch", true, group.now, 4);
+  DOCTEST_REQUIRE(find<AskToGoOn>(asked));
+  group.machine.go_on(group.now);
+  DOCTEST_CHECK_FALSE(find<AskToGoOn>(group.machine.held(1, "bad batch", true, group.now, 4)));
+  const auto last = group.machine.held(2, "bad batch", true, group.now, 4);
+  DOCTEST_CHECK_FALSE(find<AskToGoOn>(last));
+  DOCTEST_CHECK(ranks_of<SendResume>(last) == Ranks{0, 1, 2});
+}
