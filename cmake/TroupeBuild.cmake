@@ -77,7 +77,28 @@ function(troupe_add_library name)
   add_library(troupe::${export_name} ALIAS ${name})
 endfunction()
 
-# torch/torch.h costs 20 s and more than 1 GB a file; precompiled, half of it. All users share one.
+# Tests and examples spend their time in the libraries: optimizing them would double the time it takes to compile them.
+function(troupe_compile_quickly target)
+  if(PROJECT_IS_TOP_LEVEL)
+    target_compile_options(${target} PRIVATE -O0)
+  endif()
+endfunction()
+
+# Large headers of others that all examples include, precompiled once.
+function(troupe_use_example_pch target)
+  if(NOT TARGET troupe_example_pch)
+    file(WRITE "${PROJECT_BINARY_DIR}/example_pch.cpp" "// Holds precompiled headers.\n")
+    add_library(troupe_example_pch OBJECT EXCLUDE_FROM_ALL "${PROJECT_BINARY_DIR}/example_pch.cpp")
+    target_link_libraries(troupe_example_pch PRIVATE nlohmann_json::nlohmann_json fmt::fmt CLI11::CLI11)
+    target_compile_features(troupe_example_pch PRIVATE cxx_std_20)
+    troupe_set_warnings(troupe_example_pch)
+    troupe_compile_quickly(troupe_example_pch)
+    target_precompile_headers(troupe_example_pch PRIVATE <CLI/CLI.hpp> <nlohmann/json.hpp> <fmt/format.h>)
+  endif()
+  target_precompile_headers(${target} REUSE_FROM troupe_example_pch)
+endfunction()
+
+# torch/torch.h costs 20 s and more than 1 GB a file; precompiled, half of it. Tests and examples share one.
 function(troupe_use_torch_pch target)
   if(NOT TARGET troupe_torch_pch)
     file(WRITE "${PROJECT_BINARY_DIR}/torch_pch.cpp" "// Holds the precompiled torch/torch.h.\n")
@@ -85,7 +106,8 @@ function(troupe_use_torch_pch target)
     target_link_libraries(troupe_torch_pch PRIVATE Libtorch::torch)
     target_compile_features(troupe_torch_pch PRIVATE cxx_std_20)
     troupe_set_warnings(troupe_torch_pch)  # a header compiled with other flags is not used
-    target_precompile_headers(troupe_torch_pch PRIVATE <torch/torch.h>)
+    troupe_compile_quickly(troupe_torch_pch)
+    target_precompile_headers(troupe_torch_pch PRIVATE <torch/torch.h> <nlohmann/json.hpp>)
   endif()
   target_precompile_headers(${target} REUSE_FROM troupe_torch_pch)
 endfunction()
