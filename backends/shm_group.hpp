@@ -74,8 +74,8 @@ public:
   /// Makes a region with a part of `part_bytes` (rounded up) for every member.
   std::shared_ptr<Region> make_region(std::size_t part_bytes);
 
-  /// Raises a counter by one and wakes who waits for it.
-  void arrive(Counter& counter);
+  /// Raises a counter and wakes who waits for it.
+  void arrive(Counter& counter, std::uint32_t by = 1);
   /// Whether it has come that far.
   static bool reached(const Counter& counter, std::uint32_t target) {
     return static_cast<std::int32_t>(counter.load(std::memory_order_acquire) - target) >= 0;
@@ -98,13 +98,14 @@ private:
   Seat& seat(int member) const;
   const Note& note(int member) const;
   std::shared_ptr<SharedRegion> share(std::size_t bytes);
+  bool spin(const Counter& counter, std::uint32_t target) const;
   void check_aborted() const;
   [[noreturn]] void throw_late() const;
 
   const ShmGroupOptions options_;
   const std::shared_ptr<Store> store_;
   const std::shared_ptr<DescriptorExchange> descriptors_;
-  const int spins_;
+  const std::chrono::nanoseconds spin_;
   std::uint64_t next_region_ = 0;
   std::uint32_t barriers_ = 0;
   std::uint32_t notes_ = 0;  // barriers that had some

@@ -9,6 +9,8 @@
 #include <fmt/format.h>
 #include <troupe/error.hpp>
 
+#include "backends/torch/distinct_parameters.hpp"
+
 namespace troupe::train::torch {
 namespace {
 
@@ -42,13 +44,13 @@ double clip_grad_norm(const std::shared_ptr<::torch::nn::Module>& module, double
   std::vector<at::Tensor> gradients;
   std::vector<std::pair<std::string, at::Tensor>> norms;
   std::vector<at::Tensor> values;
-  for (auto& item : module->named_parameters()) {
-    auto& gradient = item.value().mutable_grad();
+  for (const auto& [name, value] : distinct_parameters(*module)) {
+    auto& gradient = value.mutable_grad();
     if (!gradient.defined()) continue;
     gradients.push_back(values_of(gradient));
     values.push_back(gradients.back().numel() > 0 ? gradients.back().norm(options.norm_type).to(at::kCPU, at::kDouble)
                                                   : at::zeros({}, at::kDouble));
-    norms.emplace_back(item.key(), values.back());
+    norms.emplace_back(name, values.back());
   }
   if (gradients.empty()) return 0;
   const double norm = at::stack(values).norm(options.norm_type).item<double>();

@@ -31,11 +31,11 @@ void require_reducible(at::ScalarType type, Reduce reduce, const char* caller) {
       refuse("truth values have min (all) and max (any) only; convert the tensor to count them: .to(at::kLong)");
   } else if (c10::isComplexType(type)) {
     if (!adds) refuse("complex numbers have no order: sum and mean only");
-  } else if (c10::isIntegralType(type, false)) {
+  } else if (type == at::kByte || type == at::kChar || type == at::kShort || type == at::kInt || type == at::kLong) {
     if (reduce == Reduce::mean)
       refuse("the mean of integers is not one; use sum, or convert the tensor to a float type");
   } else if (type != at::kFloat && type != at::kDouble && type != at::kHalf && type != at::kBFloat16) {
-    refuse("this type cannot be reduced; convert the tensor to float, half, bfloat16, double or an integer type");
+    refuse("this type cannot be reduced; convert it to float, half, bfloat16, double, uint8 or a signed integer type");
   }
 }
 

@@ -23,11 +23,15 @@ public:
   virtual ~ReduceBuffer() = default;
   /// This rank's elements.
   virtual at::Tensor tensor() const = 0;
-  /// This rank's elements are in place; they must not be touched until finish() returns. Ranks start their buffers in
-  /// the same order.
+  /// Puts `values` into `place`, a part of tensor(), before finish() returns. They must not change until then.
+  virtual void put(const at::Tensor& place, const at::Tensor& values) { place.copy_(values); }
+  /// This rank's elements are given; they must not be touched until finish() returns. Ranks start their buffers in the
+  /// same order.
   virtual void start(double scale) = 0;
   /// Does what can be done without waiting. Called now and then between start() and finish().
   virtual void poke() = 0;
+  /// Does all that others wait for, and waits for what that needs. Called after start(), before finish().
+  virtual void contribute() = 0;
   /// Waits until the sum over all ranks, times the scale, is in place: the same bits on every rank and in every run.
   virtual void finish() = 0;
 };

@@ -25,6 +25,7 @@ public:
     sent_->start(1.0);
   }
   void poke() override { sent_->poke(); }
+  void contribute() override { sent_->contribute(); }
   void finish() override {
     sent_->finish();
     flat_.copy_(short_);
@@ -50,6 +51,7 @@ public:
     if (const double rest = scale * ranks_; rest != 1.0) flat_.mul_(rest);
   }
   void poke() override {}
+  void contribute() override {}
   void finish() override {}
 
 private:

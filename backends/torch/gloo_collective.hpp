@@ -16,6 +16,7 @@ public:
   at::Tensor tensor() const override { return tensor_; }
   void start(double scale) override;
   void poke() override {}
+  void contribute() override {}
   void finish() override;
   /// Whether finish() would not wait.
   bool is_complete() const { return !work_ || work_->isCompleted(); }

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -41,8 +42,10 @@ double number_of(const Json& state, const char* key, double above) {
 bool scale_gradients(::torch::optim::Optimizer& optimizer, double factor) {
   c10::NoGradGuard no_grad;
   std::map<std::pair<c10::DeviceType, at::ScalarType>, std::vector<at::Tensor>> kinds;
+  std::unordered_set<const c10::TensorImpl*> seen;  // parameters() names those of a shared module twice
   for (auto& group : optimizer.param_groups())
     for (auto& parameter : group.params()) {
+      if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
       auto& gradient = parameter.mutable_grad();
       if (!gradient.defined()) continue;
       if (gradient.is_sparse()) gradient = gradient.coalesce();  // values of equal indices may sum up to infinity

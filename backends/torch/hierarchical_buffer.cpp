@@ -95,8 +95,13 @@ void HierarchicalBuffer::poke() {
   }
 }
 
-void HierarchicalBuffer::finish() {
+void HierarchicalBuffer::contribute() {
   sum_share();
+  if (between_) order_->launch_ready();
+}
+
+void HierarchicalBuffer::finish() {
+  contribute();
   if (!between_) return take();
   order_->launch_until(this);
   publish();

@@ -39,6 +39,7 @@ public:
   at::Tensor tensor() const override { return tensor_; }
   void start(double scale) override;
   void poke() override;
+  void contribute() override;
   void finish() override;
 
 private:

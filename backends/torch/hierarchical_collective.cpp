@@ -103,8 +103,10 @@ void HierarchicalCollective::broadcast_flat(const at::Tensor& flat, int root, co
 
 void HierarchicalCollective::gather_flat(const at::Tensor& flat, const std::vector<at::Tensor>& all,
                                          const Operation& operation) {
-  // Room for a piece of every rank, host after host.
+  // Room for a piece of every rank, host after host; made when all are known to want it.
+  const bool agreed = !gathered_;
   if (!gathered_) {
+    wait_for_all(operation);
     const auto per_member = stage_bytes * static_cast<std::size_t>(size_) / static_cast<std::size_t>(local_->size());
     gathered_ = local_->make_region(per_member + stage_bytes);
   }
@@ -115,7 +117,7 @@ void HierarchicalCollective::gather_flat(const at::Tensor& flat, const std::vect
   for_each_piece(flat.nbytes(), [&](std::size_t at, std::size_t bytes) {
     const auto place_of = [&](int rank) { return gathered_->part(0) + places[static_cast<std::size_t>(rank)] * bytes; };
     copy_bytes(place_of(rank_), bytes_of(flat) + at, bytes);
-    enter(at == 0, operation);
+    enter(at == 0 && !agreed, operation);
     if (is_leader() && bytes > 0)
       for (std::size_t host = 0; host < hosts_.size(); ++host)
         between(operations_)

@@ -8,6 +8,7 @@
 #include <troupe/torch_collectives.hpp>
 #include <troupe/train.hpp>
 
+#include "backends/torch/distinct_parameters.hpp"
 #include "backends/torch/prepared_models.hpp"
 #include "backends/torch/reducer.hpp"
 #include "backends/torch/torch_group.hpp"
@@ -32,8 +33,8 @@ void require_same_model(const Module& module, const PrepareModelOptions& options
 
 void broadcast_parameters(const Module& module, Collective& collective, int root) {
   at::NoGradGuard no_grad;
-  for (auto& item : module.named_parameters()) {
-    auto values = item.value().detach();
+  for (const auto& [name, value] : distinct_parameters(module)) {
+    auto values = value.detach();
     collective.broadcast(values, root);
   }
 }
@@ -50,7 +51,7 @@ void detail::prepare_module(const std::shared_ptr<Module>& module, const Prepare
   // A rank that joins a live run has no group yet: its model gets the others' state, and a reducer, when it has.
   const auto group = session->joining() ? nullptr : TorchGroup::current("prepare_model()");
   auto& models = PreparedModels::instance();
-  models.erase(module.get());
+  models.forget(module.get());
   if (options.move_to_device) module->to(get_device());
   std::shared_ptr<Collective> collective;
   if (group && group->size() > 1) {

@@ -72,9 +72,12 @@ public:
     done_.record(stream_);
   }
   void poke() override {}
-  /// The host does not wait: what follows on the current stream does. A peer that dies later is seen by the next call.
+  void contribute() override {}
+  /// The host waits for the end: an aborted all-reduce leaves anything in the gradients, and the step that would use
+  /// them comes right after this.
   void finish() override {
     const c10::DeviceGuard guard(tensor_.device());
+    communicator_->wait("ncclAllReduce", [&] { return done_.query(); });
     communicator_->check("ncclAllReduce");
     done_.block(current_stream(tensor_.device()));
     if (scale_ != 1.0) tensor_.mul_(scale_);

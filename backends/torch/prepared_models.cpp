@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 #include <troupe/train.hpp>
 
+#include "backends/torch/distinct_parameters.hpp"
 #include "backends/torch/rank_replicas.hpp"
 #include "backends/torch/reducer.hpp"
 
@@ -37,9 +38,9 @@ std::set<const c10::TensorImpl*> sparse_parameters(const Module& module) {
 std::vector<NamedParameter> trained_parameters(const Module& module) {
   const auto sparse = sparse_parameters(module);
   std::vector<NamedParameter> trained;
-  for (const auto& item : module.named_parameters())
-    if (item.value().requires_grad())
-      trained.push_back({item.key(), item.value(), sparse.contains(item.value().unsafeGetTensorImpl())});
+  // Each once: two hooks on one gradient would move it into two places, and average one of them.
+  for (const auto& [name, value] : distinct_parameters(module))
+    if (value.requires_grad()) trained.push_back({name, value, sparse.contains(value.unsafeGetTensorImpl())});
   return trained;
 }
 
@@ -98,13 +99,15 @@ void PreparedModels::add(detail::RankData& rank, const std::shared_ptr<Module>& 
                          const PrepareModelOptions& options, const std::shared_ptr<Collective>& collective) {
   auto reducer = collective ? make_reducer(*module, options, rank, collective) : nullptr;
   std::lock_guard lock(mutex_);
-  std::erase_if(entries_, [](const auto& entry) { return entry.second.module.expired(); });
   entries_[module.get()] = {module, &rank, next_number_++, options, std::move(reducer)};
 }
 
-void PreparedModels::erase(const Module* module) {
+void PreparedModels::forget(const Module* module) {
+  std::vector<std::shared_ptr<Reducer>> dropped;  // behind the lock: the memory of a whole model goes with it
   std::lock_guard lock(mutex_);
-  entries_.erase(module);
+  for (auto& [address, entry] : entries_)
+    if (address == module || entry.module.expired()) dropped.push_back(std::move(entry.reducer));
+  std::erase_if(entries_, [&](const auto& one) { return one.first == module || one.second.module.expired(); });
 }
 
 std::shared_ptr<Reducer> PreparedModels::find(const Module* module) {
@@ -125,6 +128,13 @@ std::vector<std::pair<std::shared_ptr<Module>, PreparedModels::Entry>> PreparedM
   std::sort(found.begin(), found.end(),
             [](const auto& left, const auto& right) { return left.second.number < right.second.number; });
   return found;
+}
+
+void PreparedModels::release(const detail::RankData& rank) {
+  std::vector<std::shared_ptr<Reducer>> dropped;
+  std::lock_guard lock(mutex_);
+  for (auto& [address, entry] : entries_)
+    if (entry.rank == &rank) dropped.push_back(std::move(entry.reducer));
 }
 
 void PreparedModels::set_reducer(const Module* module, std::shared_ptr<Reducer> reducer) {

@@ -23,7 +23,8 @@ using Module = ::torch::nn::Module;
 /// What must be the same on all ranks, as text.
 std::string describe_model(const Module& module, const train::torch::PrepareModelOptions& options);
 
-/// Of all ranks of this process. Each entry goes with its model, at the latest when another is prepared.
+/// Of all ranks of this process. Each entry goes with its model, at the latest when another is prepared; reducers and
+/// the memory they hold go with their group.
 class PreparedModels {
 public:
   static PreparedModels& instance();
@@ -31,11 +32,14 @@ public:
   /// Makes the reducer if there is a collective, which is collective then.
   void add(detail::RankData& rank, const std::shared_ptr<Module>& module,
            const train::torch::PrepareModelOptions& options, const std::shared_ptr<Collective>& collective);
-  void erase(const Module* module);
+  /// That model, and those that are no more: before another needs the room.
+  void forget(const Module* module);
   /// Null if there is none, or nobody to reduce with.
   std::shared_ptr<Reducer> find(const Module* module);
 
-  /// The group of a rank is gone: its models keep no reducer and no gradients.
+  /// The group of a rank is left: its models go on alone, with the gradients they have.
+  void release(const detail::RankData& rank);
+  /// The group of a rank is lost in the middle of something: its models keep no reducer and no gradients.
   void detach(const detail::RankData& rank);
   /// New reducers for all models of a rank, in the order in which they were prepared; null: none are needed.
   /// Collective.

@@ -191,7 +191,7 @@ void Reducer::gradient_ready(std::size_t parameter) {
   start_ready_buckets();
 }
 
-/// Moves a gradient into its bucket, where it stays.
+/// Gives a gradient to its bucket, where it lives from the end of this backward() on.
 void Reducer::put(std::size_t parameter) {
   at::NoGradGuard no_grad;
   auto& gradient = parameters_[parameter].value.mutable_grad();
@@ -209,16 +209,18 @@ void Reducer::put(std::size_t parameter) {
                 collective_->rank());
   if (options_.check_gradients && !all_finite(gradient)) states_[parameter] |= nonfinite;
   if (!slot.defined() || gradient.is_alias_of(slot)) return;
-  slot.copy_(gradient.is_sparse() ? gradient.to_dense() : gradient);
+  buckets_[bucket_of_[parameter]]->buffer->put(slot, gradient.is_sparse() ? gradient.to_dense() : gradient);
   gradient = slot;
 }
 
 /// In the fixed order, so that all ranks start the same one.
 void Reducer::start_ready_buckets() {
-  for (std::size_t i = 0; i < next_bucket_; ++i) buckets_[i]->buffer->poke();
+  const auto started = next_bucket_;
   const double scale = 1.0 / (divide_by_initial_world_size_ ? collective_->size() : active_ranks_);
   for (; next_bucket_ < buckets_.size() && buckets_[next_bucket_]->missing == 0; ++next_bucket_)
     buckets_[next_bucket_]->buffer->start(scale);
+  // Behind it: others wait for what was started just now, too.
+  for (std::size_t i = 0; i < started; ++i) buckets_[i]->buffer->poke();
 }
 
 void Reducer::finish_backward() {
@@ -253,6 +255,8 @@ void Reducer::finish_buckets() {
   for (auto& bucket : buckets_) bucket->missing = 0;
   start_ready_buckets();
   const Waiting waiting(in_gradients);
+  // First what others wait for, then what they do.
+  for (auto& bucket : buckets_) bucket->buffer->contribute();
   for (auto& bucket : buckets_) bucket->buffer->finish();
   std::vector<at::Tensor*> sparse_gradients;
   std::vector<at::Tensor> sparse_parameters;

@@ -32,6 +32,10 @@ inline std::byte* bytes_of(const at::Tensor& flat) { return static_cast<std::byt
 /// Of nothing too: an empty tensor has no address.
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes);
 
+/// Reduces runs of elements of one length, in the order of `from`, into every one of `to`. They may be the same memory.
+void reduce_run(const std::vector<const std::byte*>& from, const std::vector<std::byte*>& to, std::size_t bytes,
+                at::ScalarType type, train::torch::Reduce reduce, double scale);
+
 /// This member's share of reducing what every member has in its part, in the order of the members. The result goes to
 /// the parts of `targets`.
 void reduce_share(const ShmGroup& group, const ShmGroup::Region& region, std::size_t bytes, at::ScalarType type,

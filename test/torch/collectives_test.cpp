@@ -102,7 +102,8 @@ DOCTEST_TEST_CASE("tensors that differ between ranks are refused with who called
   const Case cases[] = {{0, {"all_reduce(sum) of Float [2, 4] on rank", "all_reduce(sum) of Float [2, 5] on rank"}},
                         {1, {"all_gather of Float [3] on rank", "all_gather of Double [3] on rank"}},
                         {2, {"broadcast(root 0) of Float [3] on rank 0"}},
-                        {3, {"barrier on rank 0", "all_reduce(sum) of Float [0] on rank"}}};
+                        {3, {"barrier on rank 0", "all_reduce(sum) of Float [0] on rank"}},
+                        {4, {"barrier on rank 0", "all_gather of Float [3] on rank"}}};
   on_every_transport(3, [&](const troupe::TrainerOptions& options) {
     TestTrainer trainer(options);
     for (const auto& one : cases) {
@@ -115,8 +116,9 @@ DOCTEST_TEST_CASE("tensors that differ between ranks are refused with who called
               if (mistake == 1)
                 train::torch::all_gather(torch::ones({3}).to(rank == 2 ? torch::kDouble : torch::kFloat));
               if (mistake == 2) train::torch::broadcast(torch::ones({3}), rank);
-              if (mistake == 3 && rank == 0) train::torch::barrier();
+              if (mistake >= 3 && rank == 0) train::torch::barrier();
               if (mistake == 3 && rank != 0) train::torch::all_reduce(torch::ones({0}));
+              if (mistake == 4 && rank != 0) train::torch::all_gather(torch::ones({3}));
             },
             {.config = {{"mistake", one.mistake}}});
       });
@@ -126,6 +128,30 @@ DOCTEST_TEST_CASE("tensors that differ between ranks are refused with who called
     }
   });
 }
+
+#if TORCH_VERSION_MAJOR * 100 + TORCH_VERSION_MINOR >= 203
+DOCTEST_TEST_CASE("unsigned integers of more than 8 bits are gathered, but not reduced") {
+  on_every_transport(2, [](const troupe::TrainerOptions& options) {
+    TestTrainer trainer(options);
+    const auto results = trainer->run([]() -> Json {
+      Json result;
+      for (auto type : {torch::kUInt16, torch::kUInt32, torch::kUInt64}) {
+        const auto tensor = torch::full({2}, 3 + train::world_rank()).to(type);
+        const auto reduced = error_of([&] { train::torch::all_reduce(tensor); });
+        const auto scattered = error_of([&] { train::torch::reduce_scatter(tensor); });
+        result["refused"].push_back(reduced.code == troupe::ErrorCode::invalid_argument &&
+                                    reduced.says("cannot be reduced") && scattered.says("reduce_scatter() of UInt"));
+        result["last"].push_back(train::torch::all_gather(tensor)[1][1].item<int>());
+      }
+      return result;
+    });
+    for (const auto& result : results) {
+      DOCTEST_CHECK(result["refused"] == Json({true, true, true}));
+      DOCTEST_CHECK(result["last"] == Json({4, 4, 4}));
+    }
+  });
+}
+#endif
 
 DOCTEST_TEST_CASE("tensors that cannot be reduced are refused before anything is sent") {
   on_every_transport(2, [](const troupe::TrainerOptions& options) {

@@ -10,6 +10,7 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <set>
 #include <thread>
 
@@ -32,6 +33,26 @@ double now_ms(clockid_t clock = CLOCK_MONOTONIC) {
   return static_cast<double>(time.tv_sec) * 1e3 + static_cast<double>(time.tv_nsec) * 1e-6;
 }
 
+/// For a rank that goes: when that was. For one that is freed: how much later that is.
+void note_end(const std::filesystem::path& folder) {
+  std::ofstream(folder / "ended_at") << std::fixed << now_ms() << std::flush;
+}
+void note_lost(const std::filesystem::path& folder) {
+  double ended_at = 0;
+  std::ifstream(folder / "ended_at") >> ended_at;
+  std::ofstream(folder / ("lost" + std::to_string(train::world_rank()))) << now_ms() - ended_at;
+}
+
+/// Ranks were freed. How fast is printed, not checked: that is for a machine that does nothing else.
+void check_lost(const std::filesystem::path& folder, const char* transport, std::initializer_list<const char*> ranks) {
+  for (const char* rank : ranks) {
+    double after_ms = -1;
+    std::ifstream(folder / rank) >> after_ms;
+    DOCTEST_CHECK(after_ms >= 0);
+    DOCTEST_MESSAGE(std::string(transport), ": ", std::string(rank), " after ", after_ms, " ms");
+  }
+}
+
 /// Rank 1 is killed by another thread of its process while all ranks reduce again and again; only in the first attempt.
 Json reduce_until_killed(const troupe::Config& config) {
   const std::filesystem::path folder = config["folder"].get<std::string>();
@@ -44,14 +65,12 @@ Json reduce_until_killed(const troupe::Config& config) {
       train::torch::all_reduce(tensor);
       if (rank == 1)
         killer = std::thread([folder] {
-          std::ofstream(folder / "killed_at") << std::fixed << now_ms() << std::flush;
+          note_end(folder);
           ::kill(::getpid(), SIGKILL);
         });
       for (;;) train::torch::all_reduce(tensor, train::torch::Reduce::mean);
     } catch (const troupe::GroupLost&) {
-      double killed_at = 0;
-      std::ifstream(folder / "killed_at") >> killed_at;
-      std::ofstream(folder / ("lost" + std::to_string(rank))) << now_ms() - killed_at;
+      note_lost(folder);
       throw;
     }
   }
@@ -95,12 +114,7 @@ DOCTEST_TEST_CASE("a rank killed in the middle of an all_reduce frees the others
     DOCTEST_CHECK(results[0] == pids[0]);
     DOCTEST_CHECK(results[1] != pids[1]);
     DOCTEST_CHECK(results[2] == pids[2]);
-    for (const char* rank : {"lost0", "lost2"}) {
-      double after_ms = -1;
-      std::ifstream(trainer.folder() / rank) >> after_ms;
-      DOCTEST_CHECK(after_ms >= 0);
-      DOCTEST_MESSAGE(std::string(transport.name), ": ", std::string(rank), " after ", after_ms, " ms");
-    }
+    check_lost(trainer.folder(), transport.name, {"lost0", "lost2"});
     // Nothing is left of the group that was lost.
     const auto mapped = trainer->run(troupe::fn<mapped_groups>);
     DOCTEST_CHECK(mapped[0] == mapped[1]);
@@ -119,10 +133,13 @@ DOCTEST_TEST_CASE("an exception on one rank frees the others and is the reason o
             auto tensor = torch::ones({1000}, train::torch::get_device());
             try {
               train::torch::all_reduce(tensor);
-              if (train::world_rank() == 2) throw std::runtime_error("bad batch");
+              if (train::world_rank() == 2) {
+                note_end(config["folder"].get<std::string>());
+                throw std::runtime_error("bad batch");
+              }
               train::torch::all_reduce(tensor);
             } catch (const troupe::GroupLost&) {
-              std::ofstream(config["folder"].get<std::string>() + "/lost" + std::to_string(train::world_rank()));
+              note_lost(config["folder"].get<std::string>());
               throw;
             }
           },
@@ -130,7 +147,7 @@ DOCTEST_TEST_CASE("an exception on one rank frees the others and is the reason o
     });
     DOCTEST_CHECK(error.rank == 2);
     DOCTEST_CHECK(error.says("bad batch"));
-    for (const char* rank : {"lost0", "lost1"}) DOCTEST_CHECK(std::filesystem::exists(trainer.folder() / rank));
+    check_lost(trainer.folder(), "an exception", {"lost0", "lost1"});
     DOCTEST_CHECK(trainer->worker_pids() == pids);
     const auto again = trainer->run([]() -> Json {
       auto tensor = torch::ones({10}, train::torch::get_device());

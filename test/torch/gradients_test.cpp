@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What prepare_model() does beyond plain averages: buffers, sparse gradients, clipping, hooks, unequal numbers of
 // batches.
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "test/torch/model_support.hpp"
 
 namespace train = troupe::train;
@@ -71,6 +75,103 @@ Values sparse_reference(bool leave_out) {
     for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += values[i];
   }
   return sum;
+}
+
+/// A layer that is registered under two names, and a head.
+struct TiedImpl : nn::Module {
+  TiedImpl() {
+    layer = register_module("first", nn::Linear(3, 3));
+    register_module("second", layer);
+    head = register_module("head", nn::Linear(3, 1));
+  }
+  at::Tensor forward(const at::Tensor& input) { return head->forward(layer->forward(layer->forward(input).tanh())); }
+  nn::Linear layer{nullptr};
+  nn::Linear head{nullptr};
+};
+TORCH_MODULE(Tied);
+
+/// With `leave_out` rank 1 uses the head alone.
+at::Tensor tied_loss(Tied& model, int rank, bool leave_out) {
+  const auto input = waves({4, 3}, rank);
+  return (leave_out && rank == 1 ? model->head->forward(input) : model->forward(input)).square().sum();
+}
+
+Json tied_gradients(const Config& config) {
+  Tied model;
+  fill(*model);
+  model = train::torch::prepare_model(
+      model, {.find_unused_parameters = config["leave_out"].get<bool>(), .bucket_bytes = config["bucket_bytes"]});
+  Json result;
+  for (int step = 0; step < 2; ++step) {
+    model->zero_grad();
+    tied_loss(model, train::world_rank(), config["leave_out"]).backward();
+    result["gradients"] = gradients_of(*model);
+  }
+  result["norm"] = train::torch::clip_grad_norm(model, 0.1);
+  result["clipped"] = train::torch::clip_grad_norm(model, 1e9);
+  return result;
+}
+
+/// The average over two ranks, and its norm.
+std::pair<Values, double> tied_reference(bool leave_out) {
+  Tied model;
+  fill(*model);
+  ((tied_loss(model, 0, leave_out) + tied_loss(model, 1, leave_out)) / 2).backward();
+  double squares = 0;
+  for (const auto& parameter : {model->layer->weight, model->layer->bias, model->head->weight, model->head->bias})
+    squares += parameter.grad().square().sum().item<double>();
+  return {gradients_of(*model), std::sqrt(squares)};
+}
+
+/// Parameters whose gradients are what `gradient_of` says, to the bit: of no, some and many pieces, and one whose
+/// elements lie in another order.
+struct PlainImpl : nn::Module {
+  PlainImpl() {
+    register_parameter("tiny", torch::zeros({3}));
+    register_parameter("wide", torch::zeros({701, 900}));
+    register_parameter("turned", torch::zeros({17, 33, 5, 5}).contiguous(at::MemoryFormat::ChannelsLast));
+    register_parameter("long", torch::zeros({1000003}));
+  }
+  at::Tensor forward(int rank) {
+    auto loss = torch::zeros({});
+    for (auto& parameter : parameters()) loss = loss + (parameter * gradient_of(parameter, rank)).sum();
+    return loss;
+  }
+  static at::Tensor gradient_of(const at::Tensor& parameter, int rank) { return waves(parameter.sizes(), rank); }
+};
+TORCH_MODULE(Plain);
+
+/// Gradients that differ by a bit from sums in rank order: fresh ones, those added to an average, and those added up
+/// under no_sync().
+Json wrong_bits(const Config& config) {
+  auto model = train::torch::prepare_model(Plain(), {.bucket_bytes = config["bucket_bytes"]});
+  const int ranks = train::world_size();
+  Json wrong = Json::array();
+  // `added(i, rank)`: what a rank brings for parameter i.
+  const auto compare = [&](const std::string& what, auto&& added) {
+    const auto parameters = model->named_parameters();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      auto sum = added(i, 0);
+      for (int rank = 1; rank < ranks; ++rank) sum = sum + added(i, rank);
+      if (!torch::equal(parameters[i].value().grad(), sum * (1.0 / ranks)))
+        wrong.push_back(what + " " + parameters[i].key());
+    }
+  };
+  const auto fresh = [&](std::size_t i, int rank) { return PlainImpl::gradient_of(model->parameters()[i], rank); };
+  model->forward(train::world_rank()).backward();
+  compare("fresh", fresh);
+  std::vector<at::Tensor> average;
+  for (const auto& parameter : model->parameters()) average.push_back(parameter.grad().clone());
+  model->forward(train::world_rank()).backward();
+  compare("added", [&](std::size_t i, int rank) { return average[i] + fresh(i, rank); });
+  model->zero_grad();
+  {
+    auto guard = train::torch::no_sync(model);
+    model->forward(train::world_rank()).backward();
+  }
+  model->forward(train::world_rank()).backward();
+  compare("accumulated", [&](std::size_t i, int rank) { return fresh(i, rank) * 2; });
+  return wrong;
 }
 
 nn::Sequential small_net() {
@@ -288,4 +389,31 @@ DOCTEST_TEST_CASE("clip_grad_norm scales the averaged gradients to the norm, den
   DOCTEST_CHECK(std::abs(results[0]["again"].get<double>() - 0.5) < 1e-5);
   DOCTEST_CHECK(std::abs(results[0]["largest"].get<double>() - largest) < 1e-6);
   for (std::size_t i = 0; i < before.size(); ++i) DOCTEST_CHECK(std::abs(after[i] - before[i] * 0.5 / norm) < 1e-5);
+}
+
+DOCTEST_TEST_CASE("a module under two names is averaged once, and clipped once") {
+  for (bool shared_memory : {true, false})
+    for (bool leave_out : {false, true})
+      for (int bucket_bytes : {16, 1 << 20}) {
+        DOCTEST_CAPTURE(shared_memory);
+        DOCTEST_CAPTURE(leave_out);
+        DOCTEST_CAPTURE(bucket_bytes);
+        const auto results = run_on(2, shared_memory, troupe::fn<tied_gradients>,
+                                    {{"leave_out", leave_out}, {"bucket_bytes", bucket_bytes}});
+        const auto [expected, norm] = tied_reference(leave_out);
+        DOCTEST_CHECK(results[0] == results[1]);
+        DOCTEST_CHECK(largest_difference(results[0]["gradients"].get<Values>(), expected) < 1e-5);
+        DOCTEST_CHECK(std::abs(results[0]["norm"].get<double>() - norm) < 1e-4);
+        DOCTEST_CHECK(std::abs(results[0]["clipped"].get<double>() - 0.1) < 1e-5);
+      }
+}
+
+DOCTEST_TEST_CASE("gradients of every size and layout are summed in rank order, to the bit") {
+  for (int workers : {2, 3})
+    for (int bucket_bytes : {1000, 4 << 20, 64 << 20}) {
+      DOCTEST_CAPTURE(workers);
+      DOCTEST_CAPTURE(bucket_bytes);
+      for (const auto& wrong : run_on(workers, true, troupe::fn<wrong_bits>, {{"bucket_bytes", bucket_bytes}}))
+        DOCTEST_CHECK(wrong == Json::array());
+    }
 }

@@ -3,6 +3,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <fstream>
+#include <string>
 #include <thread>
 
 #include "test/torch/model_support.hpp"
@@ -30,6 +32,14 @@ Values averaged_gradients(int ranks) {
   for (int rank = 0; rank < ranks; ++rank) loss = loss + layer->forward(waves({4, 3}, rank)).square().sum() / ranks;
   loss.backward();
   return gradients_of(*layer);
+}
+
+/// Regions that this process shares with others of its group.
+int mapped_memory() {
+  int regions = 0;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) regions += line.find("memfd:troupe") != std::string::npos ? 1 : 0;
+  return regions;
 }
 
 /// The average is right on both ranks.
@@ -201,6 +211,43 @@ DOCTEST_TEST_CASE("models may end before or after their group, and after the run
       trainer->shutdown();
     }
   });
+}
+
+DOCTEST_TEST_CASE("a model that outlives its group trains alone, and the memory of the group is gone") {
+  for (bool shared_memory : {true, false}) {
+    DOCTEST_CAPTURE(shared_memory);
+    TestTrainer trainer({.backend = troupe::TorchConfig{.shared_memory = shared_memory},
+                         .num_workers = 2,
+                         .resources_per_worker = {{"CPU", 1}}});
+    const auto results = trainer->run(
+        [](const Config& config) -> Json {
+          static nn::Linear kept = small_layer();  // outlives the attempt in the worker that survives
+          static bool lost = false;
+          const auto rank = train::world_rank();
+          if (is_first(config["folder"].get<std::string>(), "rank" + std::to_string(rank))) {
+            kept = train::torch::prepare_model(kept);
+            const auto gone = train::torch::prepare_model(nn::Linear(30, 20));
+            lost = true;
+            step(kept);
+            train::torch::barrier();
+            if (rank == 1) ::kill(::getpid(), SIGKILL);
+            for (;;) train::torch::barrier();
+          }
+          kept->zero_grad();
+          const auto mapped = mapped_memory();
+          step(kept);
+          return {lost, mapped, gradients_of(*kept)};
+        },
+        {.config = {{"folder", trainer.folder().string()}}});
+    DOCTEST_CHECK(results[0][0] == true);
+    DOCTEST_CHECK(results[0][1] == results[1][1].get<int>());  // rank 1 is new and has never had a group's memory
+    for (int rank = 0; rank < 2; ++rank) {
+      auto alone = small_layer();
+      alone->forward(waves({4, 3}, rank)).square().sum().backward();
+      const auto found = results[static_cast<std::size_t>(rank)][2].get<Values>();
+      DOCTEST_CHECK(largest_difference(found, gradients_of(*alone)) < 1e-5);
+    }
+  }
 }
 
 DOCTEST_TEST_CASE("bad arguments of clip_grad_norm, join and prepare_model are refused") {

@@ -6,9 +6,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <condition_variable>
+#include <deque>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "backends/shm_group.hpp"
@@ -39,7 +45,91 @@ struct Received : troupe::DescriptorExchange {
   std::vector<int> descriptors;
 };
 
+/// What two ranks of a process have in common. Rank 1 takes its time: a descriptor reaches it when rank 0 waits for it.
+class Meeting {
+public:
+  void set(const std::string& key, const std::string& value) {
+    std::lock_guard lock(mutex_);
+    values_[key] = value;
+    changed_.notify_all();
+  }
+  std::string get(int rank, const std::string& key) {
+    std::unique_lock lock(mutex_);
+    wait(lock, rank, [&] { return values_.contains(key); });
+    return values_[key];
+  }
+  void send(int descriptor) {
+    std::lock_guard lock(mutex_);
+    under_way_.push_back(::fcntl(descriptor, F_DUPFD_CLOEXEC, 3));
+    most_ = std::max(most_, under_way_.size());
+  }
+  int receive() {
+    std::unique_lock lock(mutex_);
+    wait(lock, 1, [&] { return first_waits_ && !under_way_.empty(); });
+    const int descriptor = under_way_.front();
+    under_way_.pop_front();
+    return descriptor;
+  }
+  /// Rank 0 wants nothing any more.
+  void leave() {
+    std::lock_guard lock(mutex_);
+    first_waits_ = true;
+    changed_.notify_all();
+  }
+  std::size_t most_under_way() const { return most_; }
+
+private:
+  template <class Done>
+  void wait(std::unique_lock<std::mutex>& lock, int rank, Done&& done) {
+    if (rank == 0) first_waits_ = true;
+    changed_.notify_all();
+    changed_.wait(lock, done);
+    if (rank == 0) first_waits_ = false;
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, std::string> values_;
+  std::deque<int> under_way_;
+  bool first_waits_ = false;
+  std::size_t most_ = 0;
+};
+
+struct MeetingStore : CompleteStore {
+  MeetingStore(Meeting& where, int mine) : meeting(where), rank(mine) {}
+  void set(const std::string& key, const std::string& value) override { meeting.set(key, value); }
+  std::string get(const std::string& key, Timeout /*timeout*/) override { return meeting.get(rank, key); }
+  void wait(const std::vector<std::string>& keys, Timeout /*timeout*/) override {
+    for (const auto& key : keys) meeting.get(rank, key);
+  }
+  Meeting& meeting;
+  int rank;
+};
+
+struct MeetingDescriptors : troupe::DescriptorExchange {
+  explicit MeetingDescriptors(Meeting& where) : meeting(where) {}
+  void send(int /*to_rank*/, int descriptor) override { meeting.send(descriptor); }
+  int receive(std::chrono::milliseconds /*timeout*/) override { return meeting.receive(); }
+  Meeting& meeting;
+};
+
 }  // namespace
+
+DOCTEST_TEST_CASE("a rank that makes many regions does not run ahead of the others") {
+  Meeting meeting;
+  const auto make_many = [&](int rank) {
+    troupe::ShmGroup group({.rank = rank, .members = {0, 1}, .prefix = "test"},
+                           std::make_shared<MeetingStore>(meeting, rank),
+                           std::make_shared<MeetingDescriptors>(meeting));
+    for (int i = 0; i < 300; ++i) group.make_region(1);
+  };
+  std::thread other([&] { make_many(1); });
+  make_many(0);
+  meeting.leave();
+  other.join();
+  DOCTEST_CHECK(meeting.most_under_way() > 1);
+  DOCTEST_CHECK(meeting.most_under_way() <= 64);  // the Node has room for a few hundred
+}
 
 DOCTEST_TEST_CASE("nobody who gets the shared memory can shrink, grow or unseal it") {
   const auto received = std::make_shared<Received>();
