@@ -4,6 +4,7 @@
 
 #include <array>
 #include <memory>
+#include <utility>
 
 #include "checkpoint/crc32c.hpp"
 #include "checkpoint/file.hpp"
@@ -42,21 +43,32 @@ void compare(const FileInfo& expected, const FileInfo& found, const std::filesys
   if (found.crc != expected.crc) throw damaged(path, "its content does not match its checksum");
 }
 
+/// As the manifest has it, which is JSON.
+std::string checked_name(const std::filesystem::path& name) {
+  const auto text = name.generic_string();
+  if (!is_utf8(text))
+    throw Error(ErrorCode::io,
+                fmt::format("the name of the file {} is not UTF-8, so no checkpoint can hold it: rename it",
+                            Json(text).dump(-1, ' ', false, Json::error_handler_t::replace)));
+  return text;
+}
+
 std::vector<FileInfo> copy_tree(const std::filesystem::path& from, const std::filesystem::path& to) {
   std::vector<FileInfo> files;
   make_folder(to);
   std::vector<std::filesystem::path> folders{to};
   for (const auto& entry : std::filesystem::recursive_directory_iterator(from)) {
     const auto name = entry.path().lexically_relative(from);
-    if (entry.is_directory()) {
+    if (entry.is_directory() && !entry.is_symlink()) {
       make_folder(to / name);
       folders.push_back(to / name);
     } else if (entry.is_regular_file()) {
+      auto text = checked_name(name);
       files.push_back(copy_one(entry.path(), to / name));
-      files.back().name = name.generic_string();
+      files.back().name = std::move(text);
     } else {
-      throw Error(ErrorCode::io, fmt::format("{} is neither a file nor a folder, so no checkpoint can hold it: remove "
-                                             "it from the folder that is saved",
+      throw Error(ErrorCode::io, fmt::format("{} is neither a file nor a folder, so no checkpoint can hold it (nor a "
+                                             "link to a folder): remove it from the folder that is saved",
                                              entry.path().string()));
     }
   }

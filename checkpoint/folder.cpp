@@ -38,7 +38,7 @@ std::shared_ptr<const ShardReader> CheckpointFolder::reader(int rank) const {
   const auto& info = manifest_.shards.at(static_cast<std::size_t>(rank));
   const std::lock_guard lock(mutex_);
   auto& reader = readers_[static_cast<std::size_t>(rank)];
-  if (!reader) reader = ShardReader::open(File::open(path_ / info.file), info);
+  if (!reader) reader = ShardReader::open(File::open(path_ / info.file), info, true);
   return reader;
 }
 
@@ -106,7 +106,7 @@ Checkpoint Checkpoint::from_path(const std::filesystem::path& folder) {
 }
 
 Checkpoint Checkpoint::from_directory(const std::filesystem::path& folder) {
-  if (std::filesystem::exists(folder / detail::manifest_name)) return from_path(folder);
+  if (detail::is_saved(folder)) return from_path(folder);
   return detail::CheckpointFolder::of_files(folder)->part(0, 1);
 }
 

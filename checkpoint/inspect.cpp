@@ -4,10 +4,12 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <ctime>
 #include <ostream>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/folder.hpp"
@@ -48,10 +50,26 @@ std::string shorten(std::string text) {
   return text;
 }
 
-/// A run's folder holds its checkpoints in one of this name.
-std::filesystem::path folder_of_checkpoints(const std::filesystem::path& folder) {
-  const auto inner = folder / "checkpoints";
-  return std::filesystem::is_directory(inner) ? inner : folder;
+/// A run's folder holds its checkpoints in one of the first name, and the newest, if it is not among the best, in the
+/// second. Those of a folder, the newest first.
+std::vector<CommittedCheckpoint> find_checkpoints(const std::filesystem::path& folder,
+                                                  std::vector<std::string>& damaged) {
+  std::error_code ignored;
+  std::vector<CommittedCheckpoint> found;
+  for (const auto* name : {"latest", "checkpoints"})
+    if (std::filesystem::is_directory(folder / name, ignored))
+      for (auto& one : scan(folder / name, &damaged)) found.push_back(std::move(one));
+  if (found.empty() && damaged.empty()) return scan(folder, &damaged);
+  std::stable_sort(found.begin(), found.end(), [](const CommittedCheckpoint& left, const CommittedCheckpoint& right) {
+    return left.manifest.id > right.manifest.id;
+  });
+  return found;
+}
+
+/// "checkpoint_000003", or "latest/checkpoint_000004".
+std::string show_name(const std::filesystem::path& path) {
+  const auto name = path.filename().string();
+  return path.parent_path().filename() == "latest" ? "latest/" + name : name;
 }
 
 int nothing_in(const std::filesystem::path& folder, std::ostream& out) {
@@ -99,13 +117,12 @@ std::string check(const std::filesystem::path& path) {
 }  // namespace
 
 int list_checkpoints(const std::filesystem::path& folder, std::ostream& out) {
-  const auto parent = folder_of_checkpoints(folder);
   std::vector<std::string> damaged;
-  const auto found = scan(parent, &damaged);
-  if (found.empty() && damaged.empty()) return nothing_in(parent, out);
+  const auto found = find_checkpoints(folder, damaged);
+  if (found.empty() && damaged.empty()) return nothing_in(folder, out);
   Rows rows;
   for (const auto& [path, manifest] : found)
-    rows.push_back({path.filename().string(), show_time(manifest.timestamp),
+    rows.push_back({show_name(path), show_time(manifest.timestamp),
                     manifest.has_files ? "files" : std::to_string(manifest.shards.size()),
                     show_size(size_of_all(manifest)), shorten(manifest.metrics.dump())});
   out << format_table({"checkpoint", "saved", "ranks", "size", "metrics"}, rows);
@@ -141,7 +158,7 @@ int verify_checkpoints(const std::filesystem::path& folder, std::ostream& out) {
   if (std::filesystem::exists(folder / manifest_name)) {
     paths.push_back(folder);
   } else {
-    for (const auto& one : scan(folder_of_checkpoints(folder), &damaged)) paths.push_back(one.path);
+    for (const auto& one : find_checkpoints(folder, damaged)) paths.push_back(one.path);
   }
   if (paths.empty() && damaged.empty()) return nothing_in(folder, out);
   int code = damaged.empty() ? 0 : 1;
@@ -149,7 +166,7 @@ int verify_checkpoints(const std::filesystem::path& folder, std::ostream& out) {
   for (const auto& path : paths) {
     auto result = check(path);
     if (result != "ok") code = 1;
-    rows.push_back({path.filename().string(), std::move(result)});
+    rows.push_back({show_name(path), std::move(result)});
   }
   out << format_table({"checkpoint", "state"}, rows);
   for (const auto& text : damaged) out << text << '\n';

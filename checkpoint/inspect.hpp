@@ -8,7 +8,7 @@
 
 namespace troupe::detail {
 
-/// The checkpoints in a folder (or in the `checkpoints` of a run's folder), the newest first.
+/// The checkpoints in a folder (or in the `checkpoints` and `latest` of a run's folder), the newest first.
 int list_checkpoints(const std::filesystem::path& folder, std::ostream& out);
 /// Everything in one checkpoint; of one that several ranks saved, the whole.
 int show_checkpoint(const std::filesystem::path& folder, std::ostream& out);

@@ -54,7 +54,7 @@ fs::path CheckpointKeeper::folder() const { return options_.directory / "checkpo
 
 /// What an earlier program has left: committed ones are taken over, all else goes.
 void CheckpointKeeper::adopt_existing() {
-  if (mirror_ && scan(folder()).empty() && scan(spare_folder()).empty()) mirror_->fetch_latest(folder());
+  fetch_if_empty();
   for (const auto& place : {folder(), spare_folder()}) {
     sweep(place);
     std::vector<std::string> damaged;
@@ -82,22 +82,28 @@ void CheckpointKeeper::adopt_existing() {
     names.insert(checkpoint_name(id));
   }
   if (mirror_) mirror_->adopt(std::move(names));
-  for (auto id : ids)
-    if (const auto why = rank_and_evict(id); !why.empty()) note_error(why);
+  for (auto id : ids) rank_and_evict(id);
   // With another strategy, one that was only the latest may be among the best.
   for (auto id : retention_.kept())
-    if (entries_.at(id).folder.parent_path() == spare_folder()) move_to(folder(), id);
+    if (entries_.at(id).folder.parent_path() == spare_folder()) try_to_move(folder(), id);
   std::error_code ignored;
   fs::remove(spare_folder(), ignored);  // if nothing is left in it
 }
 
+void CheckpointKeeper::fetch_if_empty() {
+  if (!mirror_ || !scan(folder()).empty() || !scan(spare_folder()).empty()) return;
+  sweep(folder());  // what was not finished must not be in the way
+  const auto fetched = mirror_->fetch_latest(folder());
+  // The names of those that were not whole are taken, too: nothing in storage is overwritten.
+  if (fetched) next_id_ = std::max(next_id_, checkpoint_id(fetched->newest).value_or(0) + 1);
+}
+
 CheckpointSetup CheckpointKeeper::begin_attempt(std::uint64_t generation) {
   std::lock_guard lock(mutex_);
-  pending_.clear();
-  lost_up_to_.clear();
+  forget_parts();
   if (is_ours()) {
     release_start();
-    sweep(folder());  // of attempts that did not get that far
+    try_to_sweep();  // of attempts that did not get that far
   }
   generation_ = generation;
   first_id_ = next_id_;
@@ -125,10 +131,12 @@ void CheckpointKeeper::pass_over_damaged() {
   while (latest_ && !entries_.at(*latest_).folder.empty()) {
     try {
       return CheckpointFolder::open(entries_.at(*latest_).folder)->verify();
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
       note_error(fmt::format("checkpoint {} is passed over: {}", *latest_, error.what()));
     }
     retention_.forget(*latest_);
+    unranked_.erase(*latest_);
+    damaged_.insert(*latest_);
     entries_.erase(*latest_);
     latest_ = entries_.empty() ? std::nullopt : std::optional(entries_.rbegin()->first);
   }
@@ -151,21 +159,40 @@ CheckpointSource CheckpointKeeper::start_source() {
 void CheckpointKeeper::close() {
   {
     std::lock_guard lock(mutex_);
-    pending_.clear();
-    lost_up_to_.clear();
+    forget_parts();
     generation_ = 0;  // nothing more is accepted
     if (!is_ours()) return;
     release_start();
-    sweep(folder());
+    try_to_sweep();
     mirror();  // tries again what has failed
   }
-  if (mirror_) mirror_->flush();
+  if (mirror_) mirror_->finish();
+}
+
+void CheckpointKeeper::forget_parts() {
+  pending_.clear();
+  mixed_.clear();
+  lost_up_to_.clear();
+}
+
+/// What stays now is in nobody's way: it goes next time.
+void CheckpointKeeper::try_to_sweep() {
+  try {
+    sweep(folder());
+  } catch (const std::exception& error) {
+    note_error(fmt::format("what was not finished in {} could not be removed: {}", folder().string(), error.what()));
+  }
 }
 
 std::vector<CheckpointKeeper::Over> CheckpointKeeper::add(SavedPart part) {
   std::lock_guard lock(mutex_);
-  if (part.generation != generation_ || part.number < next_number_) return {};
-  pending_[part.number].insert_or_assign(part.rank, std::move(part));
+  if (part.generation != generation_) return {};
+  // Who took a lost rank's place makes a save again that was decided before, and waits for the answer.
+  if (part.number < next_number_) return {Over{{generation_, part.number, {}, {}}, {}}};
+  auto& parts = pending_[part.number];
+  if (!parts.empty() && parts.begin()->second.parts != part.parts) mixed_.insert(part.number);
+  // A rank that took a lost one's place cannot save what that one has saved already.
+  if (part.error.empty() || !parts.contains(part.rank)) parts.insert_or_assign(part.rank, std::move(part));
   return finish_in_order();
 }
 
@@ -183,13 +210,15 @@ std::vector<CheckpointKeeper::Over> CheckpointKeeper::finish_in_order() {
   std::vector<Over> decided;
   for (;;) {
     const auto next = pending_.find(next_number_);
-    const bool complete =
-        next != pending_.end() && static_cast<std::int32_t>(next->second.size()) >= next->second.begin()->second.parts;
+    const bool complete = mixed_.contains(next_number_) ||
+                          (next != pending_.end() &&
+                           static_cast<std::int32_t>(next->second.size()) >= next->second.begin()->second.parts);
     const auto missing = complete ? std::nullopt : missing_for_good(next_number_);
     if (!complete && !missing) return decided;
     Parts parts = next == pending_.end() ? Parts() : std::move(next->second);
     if (missing) parts[*missing].error = "it was lost while it saved";
     decided.push_back(finish(next_number_, parts));
+    mixed_.erase(next_number_);
     pending_.erase(next_number_++);
   }
 }
@@ -211,6 +240,9 @@ CheckpointKeeper::Over CheckpointKeeper::finish(std::uint64_t number, const Part
   next_id_ = id + 1;
   Over over{{generation_, number, {}, {}}, {}};
   try {
+    // Ranks that were ahead of the others when workers were lost or came have saved for a group that is gone.
+    if (mixed_.contains(number))
+      throw Error(ErrorCode::io, "its parts are of two groups: the number of workers changed while it was saved");
     for (const auto& [rank, part] : parts)
       if (!part.error.empty()) throw Error(ErrorCode::io, fmt::format("rank {}: {}", rank, part.error), rank);
     auto entry = on_disk() ? commit_to_disk(id, parts) : commit_to_memory(parts);
@@ -223,10 +255,18 @@ CheckpointKeeper::Over CheckpointKeeper::finish(std::uint64_t number, const Part
     over.result.error = fmt::format("checkpoint {} was not saved: {}", id, error.what());
     note_error(over.result.error);
     over.fatal = options_.why_lost();
+    // The other ranks' shards, which nobody will read. If the run has another driver, so may the folder.
+    std::error_code ignored;
+    if (on_disk() && over.fatal.empty()) fs::remove_all(folder() / checkpoint_name(id), ignored);
     return over;
   }
+  // It is safe: what goes wrong from here on is told, and training goes on.
   committed_ += 1;
-  options_.on_commit(generation_, id, entries_.at(id).source.iteration);
+  try {
+    options_.on_commit(generation_, id, entries_.at(id).source.iteration);
+  } catch (const std::exception& error) {
+    note_error(fmt::format("checkpoint {} is saved, but is not in the run's journal: {}", id, error.what()));
+  }
   replace_latest(id);
   over.fatal = rank_and_evict(id);
   over.result.source = entries_.at(id).source;  // now that it lies where it stays
@@ -239,6 +279,7 @@ void CheckpointKeeper::mirror() {
   if (!mirror_) return;
   storage::CheckpointMirror::Wanted wanted;
   for (const auto& [id, entry] : entries_) wanted.emplace(checkpoint_name(id), entry.folder);
+  for (auto id : damaged_) wanted.emplace(checkpoint_name(id), fs::path());  // the copy there may be the only good one
   mirror_->want(std::move(wanted));
 }
 
@@ -253,26 +294,19 @@ CheckpointKeeper::Entry CheckpointKeeper::commit_to_disk(std::uint64_t id, const
   manifest.timestamp = std::time(nullptr);
   if (first.metrics.is_object()) manifest.metrics = first.metrics;
   manifest.metrics[iteration_key] = first.iteration;
-  try {
-    make_folder(entry.folder);
-    for (const auto& [rank, part] : parts) {
-      manifest.has_files |= part.has_files;
-      manifest.files.insert(manifest.files.end(), part.files.begin(), part.files.end());
-      if (part.shard)
-        manifest.shards.push_back(*part.shard);
-      else if (!part.bytes.empty())
-        manifest.shards.push_back(write_shard(entry.folder / shard_name(rank, generation_), decode(part.bytes),
-                                              {.rank = rank, .generation = generation_}));
-    }
-    commit(entry.folder, manifest, [this] {
-      if (auto why = options_.why_lost(); !why.empty()) throw Error(ErrorCode::invalid_state, why);
-    });
-  } catch (...) {
-    std::error_code ignored;
-    // If the run has another driver, so may the folder.
-    if (is_ours()) fs::remove_all(entry.folder, ignored);
-    throw;
+  make_folder(entry.folder);
+  for (const auto& [rank, part] : parts) {
+    manifest.has_files |= part.has_files;
+    manifest.files.insert(manifest.files.end(), part.files.begin(), part.files.end());
+    if (part.shard)
+      manifest.shards.push_back(*part.shard);
+    else if (!part.bytes.empty())
+      manifest.shards.push_back(write_shard(entry.folder / shard_name(rank, generation_), decode(part.bytes),
+                                            {.rank = rank, .generation = generation_}));
   }
+  commit(entry.folder, manifest, [this] {
+    if (auto why = options_.why_lost(); !why.empty()) throw Error(ErrorCode::invalid_state, why);
+  });
   entry.metrics = std::move(manifest.metrics);
   return entry;
 }
@@ -296,28 +330,38 @@ CheckpointKeeper::Entry CheckpointKeeper::commit_to_memory(const Parts& parts) {
 
 std::string CheckpointKeeper::rank_and_evict(std::uint64_t id) {
   double score = std::numeric_limits<double>::quiet_NaN();
-  std::string why;
   try {
     if (!retention_.by_age()) score = score_of(entries_.at(id));
-  } catch (const Error& error) {
-    why = fmt::format("checkpoint {} is saved, but cannot be ranked: {}", id, error.what());
+  } catch (const std::exception& error) {
+    // Nobody knows which is the worse one: it stays where it is, and none goes for it.
+    if (on_disk()) unranked_.insert(id);
+    const auto why = fmt::format("checkpoint {} is saved, but cannot be ranked: {}", id, error.what());
+    note_error(why);
+    const auto* known = dynamic_cast<const Error*>(&error);
+    return known && known->code() == ErrorCode::invalid_option ? why : std::string();  // not for a failing disk
   }
   for (auto dropped : retention_.add(id, score)) {
     if (dropped != latest_)
       remove(dropped);
     else if (on_disk())
-      move_to(spare_folder(), dropped);  // not among the best, but where a run that is started again goes on
+      try_to_move(spare_folder(), dropped);  // not among the best, but where a run that is started again goes on
   }
-  return why;
+  return {};
 }
 
-void CheckpointKeeper::move_to(const fs::path& parent, std::uint64_t id) {
-  auto& entry = entries_.at(id);
-  const auto place = parent / entry.folder.filename();
-  make_folder(parent);
-  rename_durably(entry.folder, place);
-  entry.folder = place;
-  entry.source.folder = place.string();
+/// One that cannot be moved is as safe where it is.
+void CheckpointKeeper::try_to_move(const fs::path& parent, std::uint64_t id) {
+  try {
+    auto& entry = entries_.at(id);
+    const auto place = parent / entry.folder.filename();
+    make_folder(parent);
+    as_io_errors([&] { fs::rename(entry.folder, place); });
+    entry.folder = place;  // from here on, whether or not that is durable already
+    entry.source.folder = place.string();
+    sync_folder(parent);
+  } catch (const std::exception& error) {
+    note_error(fmt::format("checkpoint {} could not be moved to {}: {}", id, parent.string(), error.what()));
+  }
 }
 
 double CheckpointKeeper::score_of(const Entry& entry) const {
@@ -344,7 +388,8 @@ void CheckpointKeeper::replace_latest(std::uint64_t id) {
   const auto before = std::exchange(latest_, id);
   if (!before) return;
   const auto kept = retention_.kept();
-  if (std::find(kept.begin(), kept.end(), *before) == kept.end()) return remove(*before);
+  const bool stays = unranked_.contains(*before) || std::find(kept.begin(), kept.end(), *before) != kept.end();
+  if (!stays) return remove(*before);
   entries_.at(*before).source.bytes.clear();  // on disk; by value it is needed only as the latest
 }
 
@@ -419,6 +464,7 @@ std::vector<std::string> CheckpointKeeper::errors() const {
 void CheckpointKeeper::drop_spare_latest() {
   std::lock_guard lock(mutex_);
   if (!latest_ || entries_.at(*latest_).folder.parent_path() != spare_folder()) return;
+  if (unranked_.contains(*latest_)) return;
   remove(*std::exchange(latest_, std::nullopt));
   std::error_code ignored;
   fs::remove(spare_folder(), ignored);

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -73,7 +74,7 @@ public:
   /// Those that stay, best first, with what was reported with them.
   std::vector<std::pair<Checkpoint, Json>> best() const;
   std::uint64_t committed() const;
-  /// Saves that failed.
+  /// Saves that failed, and what went wrong with checkpoints that are safe.
   std::vector<std::string> errors() const;
   /// The latest one goes if it is not among the best: another run has a newer one.
   void drop_spare_latest();
@@ -94,17 +95,20 @@ private:
   bool is_ours() const { return options_.why_lost().empty(); }
   std::filesystem::path spare_folder() const { return options_.directory / "latest"; }
   void adopt_existing();
+  void fetch_if_empty();
   void pass_over_damaged();
   CheckpointSource start_source();
+  void forget_parts();
+  void try_to_sweep();
   std::vector<Over> finish_in_order();
   std::optional<std::int32_t> missing_for_good(std::uint64_t number) const;
   std::string next_results();
   Over finish(std::uint64_t number, const Parts& parts);
   Entry commit_to_disk(std::uint64_t id, const Parts& parts);
   Entry commit_to_memory(const Parts& parts);
-  /// Takes its place among the others; gives why its score cannot be read.
+  /// Takes its place among the others; gives why it has none that would end the run.
   std::string rank_and_evict(std::uint64_t id);
-  void move_to(const std::filesystem::path& parent, std::uint64_t id);
+  void try_to_move(const std::filesystem::path& parent, std::uint64_t id);
   double score_of(const Entry& entry) const;
   void replace_latest(std::uint64_t id);
   void remove(std::uint64_t id);
@@ -117,6 +121,8 @@ private:
   mutable std::mutex mutex_;
   Retention retention_;
   std::map<std::uint64_t, Entry> entries_;  // by id: those that stay, and the latest
+  std::set<std::uint64_t> unranked_;        // of them, those whose score cannot be read
+  std::set<std::uint64_t> damaged_;         // passed over
   std::optional<std::uint64_t> latest_;
   std::optional<std::uint64_t> start_;  // where the attempt began: stays until its end, a rank may come to it late
   bool start_goes_ = false;             // it would be gone but for that
@@ -132,6 +138,7 @@ private:
   std::uint64_t first_id_ = 1;
   std::uint64_t next_number_ = 1;
   std::map<std::uint64_t, Parts> pending_;            // by number
+  std::set<std::uint64_t> mixed_;                     // numbers with parts of groups of two sizes
   std::map<std::int32_t, std::uint64_t> lost_up_to_;  // ranks whose parts of saves up to a number will not come
 
   mutable std::mutex storage_mutex_;

@@ -17,9 +17,11 @@ namespace {
 constexpr int manifest_version = 1;
 constexpr std::size_t longest_manifest = std::size_t{64} << 20;
 
+constexpr std::string_view opening_start = "{\"crc32c\":\"";
+
 /// The text starts with this, and the checksum covers all that follows it: byte for byte, and still JSON.
 std::string opening(std::string_view rest) {
-  return fmt::format("{{\"crc32c\":\"{:08x}\",", crc32c(rest.data(), rest.size()));
+  return fmt::format("{}{:08x}\",", opening_start, crc32c(rest.data(), rest.size()));
 }
 const std::size_t opening_size = opening({}).size();
 
@@ -44,6 +46,15 @@ void check(const Manifest& manifest, const std::filesystem::path& where) {
 }
 
 }  // namespace
+
+bool is_utf8(const std::string& text) {
+  try {
+    (void)Json(text).dump();
+    return true;
+  } catch (const Json::exception&) {
+    return false;
+  }
+}
 
 std::string write_manifest(const Manifest& manifest) {
   Json json{{"format", manifest_version},       {"id", manifest.id},           {"generation", manifest.generation},
@@ -87,7 +98,14 @@ void commit(const std::filesystem::path& folder, const Manifest& manifest, const
   static std::atomic<unsigned> counter{0};
   const auto name = folder / manifest_name;
   const auto text = write_manifest(manifest);
-  parse_manifest(text, name);  // what cannot be read must not be committed
+  // What cannot be read must not be committed.
+  if (text.size() > longest_manifest)
+    throw Error(
+        ErrorCode::too_large,
+        fmt::format("{} would have {} bytes, and {} is the limit: the metrics reported with the checkpoint belong "
+                    "into the checkpoint itself, or it has too many files",
+                    name.string(), text.size(), longest_manifest));
+  parse_manifest(text, name);
   const auto temporary = folder / fmt::format(".manifest.{}.{}.tmp", ::getpid(), ++counter);
   try {
     auto file = File::create(temporary);
@@ -108,6 +126,26 @@ void commit(const std::filesystem::path& folder, const Manifest& manifest, const
     ::unlink(name.c_str());  // nobody may take for durable what may not be
     throw;
   }
+}
+
+bool is_saved(const std::filesystem::path& folder) {
+  namespace fs = std::filesystem;
+  const auto path = folder / manifest_name;
+  std::error_code ignored;
+  if (!fs::is_regular_file(path, ignored)) return false;
+  const auto file = File::open(path);
+  std::string start(std::min<std::uint64_t>(file.size(), opening_start.size()), '\0');
+  file.read_at(0, start.data(), start.size());
+  if (start == opening_start) return true;
+  // One of ours that was damaged there lies beside shards, or beside nothing but the folder of files.
+  std::size_t others = 0;
+  bool has_shard = false;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    const auto name = entry.path().filename().string();
+    has_shard |= name.starts_with("shard_") && name.ends_with(".bin");
+    others += name != manifest_name && name != files_folder ? 1 : 0;
+  }
+  return has_shard || (others == 0 && fs::is_directory(folder / files_folder, ignored));
 }
 
 std::optional<Manifest> read_manifest(const std::filesystem::path& folder) {

@@ -54,11 +54,16 @@ std::string write_manifest(const Manifest& manifest);
 /// `where` is for messages. Throws io when a byte of it is wrong, or it says what cannot be.
 Manifest parse_manifest(std::string_view text, const std::filesystem::path& where);
 
+/// Whether JSON can hold the text as it is.
+bool is_utf8(const std::string& text);
+
 /// Commits what is in `folder`: makes its names durable, writes the manifest under a temporary name, and renames it.
 /// `may_commit` has the last word, right before the rename: it throws if not. When this throws, the folder holds no
 /// committed checkpoint.
 void commit(
     const std::filesystem::path& folder, const Manifest& manifest, const std::function<void()>& may_commit = [] {});
+/// Whether a folder is one that was saved, damaged or not: users have files named manifest.json too.
+bool is_saved(const std::filesystem::path& folder);
 /// Nothing if there is none; throws io if it is damaged.
 std::optional<Manifest> read_manifest(const std::filesystem::path& folder);
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 
 #include "checkpoint/file.hpp"
@@ -83,9 +84,12 @@ void sweep(const std::filesystem::path& parent) {
 }
 
 void remove_checkpoint(const std::filesystem::path& folder) {
-  ::unlink((folder / manifest_name).c_str());
-  if (std::filesystem::exists(folder)) sync_folder(folder);
-  as_io_errors([&] { std::filesystem::remove_all(folder); });
+  const auto manifest = folder / manifest_name;
+  if (::unlink(manifest.c_str()) != 0 && errno != ENOENT) throw io_error("cannot remove", manifest, errno);
+  as_io_errors([&] {
+    if (std::filesystem::exists(folder)) sync_folder(folder);
+    std::filesystem::remove_all(folder);
+  });
 }
 
 }  // namespace troupe::detail

@@ -20,6 +20,9 @@
 namespace troupe::detail {
 namespace {
 
+/// Up to this size the mapping does for everything.
+constexpr std::uint64_t small_shard = std::uint64_t{16} << 20;
+
 class ShardTensor : public TensorBytes {
 public:
   ShardTensor(std::shared_ptr<const ShardReader> reader, std::uint64_t offset, std::uint64_t size)
@@ -35,11 +38,12 @@ private:
 
 }  // namespace
 
-std::shared_ptr<const ShardReader> ShardReader::open(File file, const std::optional<ShardInfo>& expected) {
-  return std::shared_ptr<const ShardReader>(new ShardReader(std::move(file), expected));
+std::shared_ptr<const ShardReader> ShardReader::open(File file, const std::optional<ShardInfo>& expected,
+                                                     bool may_close) {
+  return std::shared_ptr<const ShardReader>(new ShardReader(std::move(file), expected, may_close));
 }
 
-ShardReader::ShardReader(File file, const std::optional<ShardInfo>& expected) : file_(std::move(file)) {
+ShardReader::ShardReader(File file, const std::optional<ShardInfo>& expected, bool may_close) : file_(std::move(file)) {
   const auto size = file_.size();
   const auto& path = file_.path();
   if (expected && size != expected->size)
@@ -67,6 +71,8 @@ ShardReader::ShardReader(File file, const std::optional<ShardInfo>& expected) : 
     throw damaged(path, fmt::format("its index does not make sense ({})", error.what()));
   }
   map();
+  // What is mapped stays, also when the file is removed.
+  if (may_close && size <= small_shard) file_ = File(-1, file_.path());
 }
 
 ShardReader::~ShardReader() {
@@ -109,9 +115,8 @@ void ShardReader::copy(std::uint64_t offset, std::uint64_t size, std::byte* dest
     const auto inside = offset % block_size;
     const auto part = std::min(size, block_size - inside);
     if (inside == 0 && part == size_of_block(block)) {
-      // Cheaper than through the mapping; compared while it is in the processor's cache, and on the very bytes.
-      file_.read_at(data_offset + offset, destination, part);
-      compare(block, destination);
+      read_block(block, destination);
+      compare(block, destination);  // while it is in the processor's cache, and on the very bytes
     } else {
       check_block(block);
       std::memcpy(destination, mapped_ + offset, part);
@@ -120,6 +125,14 @@ void ShardReader::copy(std::uint64_t offset, std::uint64_t size, std::byte* dest
     offset += part;
     size -= part;
   }
+}
+
+/// Reading is cheaper than copying from the mapping.
+void ShardReader::read_block(std::uint64_t block, std::byte* destination) const {
+  const auto offset = block * block_size;
+  if (file_.descriptor() >= 0) return file_.read_at(data_offset + offset, destination, size_of_block(block));
+  bring_in(block);
+  std::memcpy(destination, mapped_ + offset, size_of_block(block));
 }
 
 std::uint64_t ShardReader::size_of_block(std::uint64_t block) const {

@@ -23,8 +23,10 @@ namespace troupe::detail {
 /// they are first touched. Several threads may use one.
 class ShardReader : public std::enable_shared_from_this<ShardReader> {
 public:
-  /// Throws io when the file is damaged, or is not the one that the manifest means.
-  static std::shared_ptr<const ShardReader> open(File file, const std::optional<ShardInfo>& expected);
+  /// Throws io when the file is damaged, or is not the one that the manifest means. Of a small one, the descriptor is
+  /// given back if it may: thousands of checkpoints can be open at once then.
+  static std::shared_ptr<const ShardReader> open(File file, const std::optional<ShardInfo>& expected,
+                                                 bool may_close = false);
   ~ShardReader();
   ShardReader(const ShardReader&) = delete;
   ShardReader& operator=(const ShardReader&) = delete;
@@ -41,11 +43,12 @@ public:
   void copy(std::uint64_t offset, std::uint64_t size, std::byte* destination) const;
 
 private:
-  ShardReader(File file, const std::optional<ShardInfo>& expected);
+  ShardReader(File file, const std::optional<ShardInfo>& expected, bool may_close);
   void map();
   void check_block(std::uint64_t block) const;
   void bring_in(std::uint64_t block) const;
   void compare(std::uint64_t block, const std::byte* bytes) const;
+  void read_block(std::uint64_t block, std::byte* destination) const;
   std::uint64_t size_of_block(std::uint64_t block) const;
 
   File file_;

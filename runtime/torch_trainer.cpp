@@ -76,7 +76,7 @@ Fn require_function(Fn function) {
   return function;
 }
 
-/// After a failure, whose error is the one to show: what goes wrong now is only logged.
+/// What goes wrong after the training is only logged: its metrics, or the error that ended it, are what counts.
 template <class Call>
 void in_spite_of_failure(Call&& call) {
   try {
@@ -105,6 +105,7 @@ void TorchTrainer::run(Result& result) {
   options.callbacks.insert(options.callbacks.begin(), std::make_shared<KeepResult>(result));
   const auto note_files = [&] {
     if (result.path.empty()) return;  // it never began
+    result.checkpoint_errors = trainer_.checkpoint_errors();
     result.checkpoint = trainer_.latest_checkpoint();
     result.best_checkpoints = trainer_.best_checkpoints();
   };
@@ -116,7 +117,7 @@ void TorchTrainer::run(Result& result) {
     in_spite_of_failure([&] { trainer_.shutdown(); });
     throw;
   }
-  note_files();
+  in_spite_of_failure(note_files);
   trainer_.shutdown();
 }
 

@@ -24,6 +24,7 @@ std::string PickleValue::describe() const {
     std::string operator()(std::monostate) const { return "None"; }
     std::string operator()(bool) const { return "a bool"; }
     std::string operator()(std::int64_t) const { return "an int"; }
+    std::string operator()(std::uint64_t) const { return "an int"; }
     std::string operator()(double) const { return "a float"; }
     std::string operator()(const std::string&) const { return "a str"; }
     std::string operator()(const PickleList& list) const { return list.is_tuple ? "a tuple" : "a list"; }
@@ -143,8 +144,13 @@ struct PickleOperations {
     if (top()->as<PickleDict>() == nullptr) refuse(fmt::format("it sets attributes of {}", top()->describe()));
   }
   void push_long(std::size_t size) {
-    if (size > 8) refuse("it holds an integer of more than 64 bits");
-    const auto bits = number(size);
+    const bool is_unsigned = size == 9 && rest.size() >= size && rest[8] == '\0';  // the byte of its sign
+    if (size > 8 && !is_unsigned) refuse("it holds an integer of more than 64 bits");
+    const auto bits = number(is_unsigned ? 8 : size);
+    if (is_unsigned) {
+      take(1);
+      return bits >> 63U != 0 ? push({bits}) : push({static_cast<std::int64_t>(bits)});
+    }
     const auto unused = 64 - 8 * size;
     push({size == 0 ? std::int64_t{0} : static_cast<std::int64_t>(bits << unused) >> unused});
   }

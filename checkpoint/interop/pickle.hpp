@@ -44,8 +44,9 @@ struct PickleTensor {
 };
 
 struct PickleValue {
-  std::variant<std::monostate, bool, std::int64_t, double, std::string, PickleList, PickleDict, PickleGlobal,
-               PickleStorage, PickleTensor>
+  /// An int is unsigned only if it does not fit otherwise.
+  std::variant<std::monostate, bool, std::int64_t, std::uint64_t, double, std::string, PickleList, PickleDict,
+               PickleGlobal, PickleStorage, PickleTensor>
       data;
 
   template <class T>

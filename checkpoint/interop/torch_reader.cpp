@@ -97,6 +97,7 @@ private:
   CheckpointItem make(std::monostate) { return {}; }
   CheckpointItem make(bool value) { return value; }
   CheckpointItem make(std::int64_t value) { return value; }
+  CheckpointItem make(std::uint64_t value) { return value; }
   CheckpointItem make(double value) { return value; }
   CheckpointItem make(const std::string& value) { return value; }
   CheckpointItem make(const PickleGlobal& global) {

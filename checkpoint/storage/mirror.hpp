@@ -2,6 +2,7 @@
 // Brings a run's checkpoints into storage, and removes there what is not kept any more, behind everybody's back.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <filesystem>
 #include <functional>
@@ -20,7 +21,10 @@ namespace troupe::storage {
 class CheckpointMirror {
 public:
   /// Names of checkpoints ("checkpoint_000003") and the committed folders they are copied from.
+  /// Without a folder: what is stored of it stays.
   using Wanted = std::map<std::string, std::filesystem::path>;
+  /// How long the end of a run waits for a store that does not answer.
+  static constexpr std::chrono::milliseconds closing_limit = std::chrono::seconds(30);
 
   /// Keys begin with `prefix`. `on_error` is called on the mirror's thread with a text for people.
   CheckpointMirror(std::unique_ptr<Storage> storage, std::string prefix,
@@ -36,13 +40,24 @@ public:
   void want(Wanted wanted);
   /// Waits until storage holds what is wanted, or a last try has failed.
   void flush();
+  /// The same, for the last time: a store that does not answer for `limit` is waited for no longer. One that answers
+  /// is, however slow it is.
+  void finish(std::chrono::milliseconds limit = closing_limit);
 
-  /// Copies the newest stored checkpoint that `prefix` has into `parent`; gives its folder, or nothing.
-  std::optional<std::filesystem::path> fetch_latest(const std::filesystem::path& parent);
+  struct Fetched {
+    std::filesystem::path folder;
+    std::string newest;  ///< the name of the newest that is stored, whole or not
+  };
+  /// Copies the newest whole checkpoint that `prefix` has into `parent`, and verifies it; those that are damaged are
+  /// told and passed over. Nothing if none is stored; throws io if there are some and none can be had.
+  std::optional<Fetched> fetch_latest(const std::filesystem::path& parent);
 
 private:
   void run();
+  bool try_to_reconcile(const Wanted& wanted);
   void reconcile(const Wanted& wanted);
+  bool bring(const Wanted& wanted);
+  void fetch(const std::string& name, const std::filesystem::path& folder);
   bool try_to_remove(const std::string& name, void (*remove)(Storage&, const std::string&));
   std::string key_of(const std::string& name) const { return prefix_ + "/" + name; }
 
@@ -57,6 +72,7 @@ private:
   std::condition_variable changed_;
   std::optional<Wanted> next_;
   bool is_busy_ = false;
+  bool is_last_ = false;  // a store that is away now is not tried again
   bool is_ending_ = false;
   std::thread thread_;
 };

@@ -163,7 +163,7 @@ milliseconds jittered(milliseconds most) {
 }  // namespace
 
 S3Client::S3Client(S3Settings settings, StorageOptions options)
-    : settings_(std::move(settings)), options_(std::move(options)) {
+    : settings_(std::move(settings)), options_(std::move(options)), retry_limit_(options_.retry_limit) {
   static const CURLcode started = curl_global_init(CURL_GLOBAL_DEFAULT);  // once, and thread-safe
   if (started != CURLE_OK) throw Error(ErrorCode::internal, "libcurl does not start");
 }
@@ -256,18 +256,19 @@ void S3Client::wait(milliseconds time) {
 S3Response S3Client::send(const S3Request& request) {
   if (options_.stop.stop_requested()) throw Stopped();
   const auto digest = sha256_hex(request.body);
-  const auto end = Clock::now() + options_.retry_limit;
+  const auto begin = Clock::now();
   auto backoff = options_.first_backoff;
   for (int count = 1;; ++count) {
     auto result = attempt(request, digest);
     if (result.response && !is_retried(*result.response)) return std::move(*result.response);
     const auto pause = jittered(backoff);
     const auto why = result.response ? summary(*result.response) : result.failure;
-    if (Clock::now() + pause > end)
-      throw Error(
+    const auto limit = retry_limit_.load();
+    if (Clock::now() + pause > begin + limit)
+      throw Unavailable(
           ErrorCode::io,
           fmt::format("{}: {} (attempt {}, given up after {:.1f} s); is the endpoint right, and does it run?",
-                      describe(request), why, count, std::chrono::duration<double>(options_.retry_limit).count()));
+                      describe(request), why, count, std::chrono::duration<double>(limit).count()));
     log_info("{}: {} (attempt {}), next in {} ms", describe(request), why, count, pause.count());
     wait(pause);
     backoff = std::min(backoff * 2, longest_backoff);

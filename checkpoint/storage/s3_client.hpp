@@ -4,6 +4,7 @@
 
 #include <curl/curl.h>
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -47,7 +48,11 @@ public:
   const S3Settings& settings() const { return settings_; }
   const StorageOptions& options() const { return options_; }
 
-  /// The answer; throws io when there was none in time (with the last reason) or a server kept failing, and stopped.
+  /// Of requests from now on, and of those under way.
+  void give_up_after(std::chrono::milliseconds limit) { retry_limit_ = limit; }
+
+  /// The answer; throws Unavailable when there was none in time (with the last reason) or a server kept failing, and
+  /// stopped.
   S3Response send(const S3Request& request);
   /// Throws the error that the answer is: what was tried, S3's code and text, what to change.
   [[noreturn]] void refuse(const S3Request& request, const S3Response& response) const;
@@ -70,6 +75,7 @@ private:
 
   S3Settings settings_;
   StorageOptions options_;
+  std::atomic<std::chrono::milliseconds> retry_limit_;
   std::mutex mutex_;
   std::vector<Handle> idle_;  ///< a handle keeps its connection alive
 };

@@ -32,6 +32,7 @@ public:
   std::vector<ObjectInfo> list(const std::string& prefix) override;
   std::optional<ObjectInfo> head(const std::string& key) override;
   void remove(const std::string& key) override;
+  void give_up_after(std::chrono::milliseconds limit) override { client_.give_up_after(limit); }
 
 private:
   struct Head {

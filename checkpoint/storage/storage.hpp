@@ -13,7 +13,15 @@
 #include <string_view>
 #include <vector>
 
+#include <troupe/error.hpp>
+
 namespace troupe::storage {
+
+/// The store did not answer in time, or kept failing: another request would fare no better now.
+class Unavailable : public Error {
+public:
+  using Error::Error;
+};
 
 struct ObjectInfo {
   std::string key;
@@ -39,7 +47,8 @@ struct StorageOptions {
 };
 
 /// Keys are relative, with '/' between their parts; empty, "." and ".." are no parts. Errors are troupe::Error with
-/// code io (invalid_argument for a bad key, stopped after a stop request). Safe to use from several threads.
+/// code io (Unavailable for a store that does not answer, invalid_argument for a bad key, stopped after a stop
+/// request). Safe to use from several threads.
 class Storage {
 public:
   Storage() = default;
@@ -60,6 +69,8 @@ public:
   virtual std::optional<ObjectInfo> head(const std::string& key) = 0;
   /// No error if there is no such object.
   virtual void remove(const std::string& key) = 0;
+  /// Requests are tried again for so long at most, from now on and also those under way.
+  virtual void give_up_after(std::chrono::milliseconds /*limit*/) {}
 };
 
 /// "s3://bucket/prefix?endpoint=http://host:port&region=..." or the path of a folder, which is made when missing.

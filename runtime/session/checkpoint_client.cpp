@@ -72,8 +72,8 @@ void CheckpointClient::hand_over(const Checkpoint& state, SavedPart part) {
       // Here and now: the function may change its files once this returns.
       part.has_files = true;
       make_folder(folder);
-      const bool is_saved = std::filesystem::exists(state.path() / manifest_name);
-      part.files = copy_files(is_saved ? state.path() / files_folder : state.path(), folder / files_folder);
+      part.files =
+          copy_files(is_saved(state.path()) ? state.path() / files_folder : state.path(), folder / files_folder);
     } else if (state.bytes() <= small_checkpoint_bytes) {
       part.bytes = encode(state);
     } else {

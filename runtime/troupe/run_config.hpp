@@ -75,6 +75,8 @@ struct Result {
   std::optional<Error> error = {};
   /// What the function returned, in rank order; empty if the run failed.
   RunResults returns = {};
+  /// Saves that failed, and what went wrong with checkpoints that are safe.
+  std::vector<std::string> checkpoint_errors = {};
 };
 
 }  // namespace troupe

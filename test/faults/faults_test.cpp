@@ -11,11 +11,14 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "checkpoint/file.hpp"
+#include "checkpoint/keeper.hpp"
 #include "checkpoint/scan.hpp"
 #include "checkpoint/shard_writer.hpp"
 #include "test/faults/state.hpp"
@@ -37,11 +40,8 @@ constexpr std::size_t small = 24;
 constexpr std::size_t large = 20'000;
 
 /// Runs the saver; `fault` is empty for an undisturbed run. Returns its exit code, or 1000 + signal.
-int save(const fs::path& parent, int id, int generation, std::size_t kilobytes,
-         const std::vector<std::string>& fault = {}) {
-  std::vector<std::string> arguments{TROUPE_SAVER, parent, std::to_string(id), std::to_string(generation),
-                                     std::to_string(kilobytes)};
-  if (kilobytes == large) arguments.emplace_back("at-once");
+int run_saver(std::vector<std::string> arguments, const std::vector<std::string>& fault) {
+  arguments.insert(arguments.begin(), TROUPE_SAVER);
   std::vector<std::string> environment = fault;  // of two equal names the first counts
   if (!fault.empty()) {
     environment.emplace_back("LD_PRELOAD=" TROUPE_IO_FAULTS);
@@ -65,6 +65,19 @@ int save(const fs::path& parent, int id, int generation, std::size_t kilobytes,
   int status = 0;
   ::waitpid(child, &status, 0);
   return WIFSIGNALED(status) ? 1000 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+int save(const fs::path& parent, int id, int generation, std::size_t kilobytes,
+         const std::vector<std::string>& fault = {}) {
+  std::vector<std::string> arguments{parent, std::to_string(id), std::to_string(generation), std::to_string(kilobytes)};
+  if (kilobytes == large) arguments.emplace_back("at-once");
+  return run_saver(std::move(arguments), fault);
+}
+
+/// Call number `at` below `parent` fails in this way.
+std::vector<std::string> fault_of(const std::string& kind, int at, const fs::path& parent, const fs::path& fired) {
+  return {"IO_FAULTS_UNDER=" + parent.string(), "IO_FAULTS_AT=" + std::to_string(at), "IO_FAULTS_KIND=" + kind,
+          "IO_FAULTS_FIRED=" + fired.string()};
 }
 
 /// 1 or 2: exactly that checkpoint is what a recovering run loads; 0 for anything else.
@@ -92,9 +105,7 @@ int disturb_every_call(const std::string& kind, std::size_t kilobytes) {
     DOCTEST_CAPTURE(kind);
     DOCTEST_CAPTURE(at);
     DOCTEST_REQUIRE(save(parent, 1, 1, kilobytes) == 0);
-    const int code = save(parent, 2, 1, kilobytes,
-                          {"IO_FAULTS_UNDER=" + parent.string(), "IO_FAULTS_AT=" + std::to_string(at),
-                           "IO_FAULTS_KIND=" + kind, "IO_FAULTS_FIRED=" + fired.string()});
+    const int code = save(parent, 2, 1, kilobytes, fault_of(kind, at, parent, fired));
     const int found = loaded(parent, kilobytes);
     DOCTEST_CHECK(found != 0);
     if (code == 0) DOCTEST_CHECK(found == 2);
@@ -110,6 +121,51 @@ int disturb_every_call(const std::string& kind, std::size_t kilobytes) {
     if (!fs::exists(fired)) return at - 1;
   }
   return 200;
+}
+
+/// The number of a checkpoint that is exactly as it was saved; 0 for anything else.
+std::uint64_t number_of(const std::optional<troupe::Checkpoint>& checkpoint) {
+  if (!checkpoint) return 0;
+  for (std::uint64_t number = 1; number <= 3; ++number) {
+    if (!checkpoint->has_files() && checkpoint->to_dict() == state(number, 1024)) return number;
+    if (checkpoint->has_files() &&
+        read_file(checkpoint->as_directory().path() / "model") == "number " + std::to_string(number))
+      return number;
+  }
+  return 0;
+}
+
+/// A keeper saves three, disturbed at call n, for every n: the run goes on, and so does the one after it. Returns how
+/// many calls there are.
+int disturb_keeper(const std::string& kind, const std::string& what) {
+  const EnvironmentGuard folder("TMPDIR", fs::exists("/dev/shm") ? "/dev/shm" : nullptr);
+  for (int at = 1; at < 400; ++at) {
+    TempFolder temp;
+    const auto run = temp.path() / "run";
+    const auto fired = temp.path() / "fired";
+    const auto told = temp.path() / "told";
+    fs::create_directory(run);
+    DOCTEST_CAPTURE(kind);
+    DOCTEST_CAPTURE(what);
+    DOCTEST_CAPTURE(at);
+    const int code = run_saver({"keeper", run, what, told}, fault_of(kind, at, run, fired));
+    if (kind.starts_with("E"))
+      DOCTEST_CHECK(code == 0);
+    else
+      DOCTEST_CHECK((code == 0 || code == 77));
+    std::uint64_t newest = 0;
+    std::ifstream lines(told);
+    for (std::uint64_t number = 0; lines >> number;) newest = number;
+    CheckpointKeeper keeper({.directory = run, .strategy = best_one(), .resume = true});
+    keeper.begin_attempt(2);
+    // What was said to be saved is there, and one that had just been committed may be.
+    const auto found = number_of(keeper.latest());
+    DOCTEST_CHECK((found == newest || (code == 77 && found == newest + 1)));
+    DOCTEST_CHECK((found == 0 || number_of(keeper.best().at(0).first) != 0));
+    DOCTEST_CHECK(keeper.errors().empty());
+    if (!fs::exists(fired)) return at - 1;
+  }
+  return 400;
 }
 
 }  // namespace
@@ -134,6 +190,22 @@ DOCTEST_TEST_CASE("a large save, by several threads at once, costs itself at mos
   for (const auto* kind : {"EIO", "short", "power_cut"}) DOCTEST_CHECK(disturb_every_call(kind, large) > 25);
 }
 
+DOCTEST_TEST_CASE("a call that fails anywhere in a keeper ends no run, and the newest checkpoint stays") {
+  for (const auto* what : {"dictionary", "files"}) {
+    const int calls = disturb_keeper("EIO", what);
+    DOCTEST_CHECK(calls > 60);
+    DOCTEST_CHECK(calls < 400);
+  }
+}
+
+DOCTEST_TEST_CASE("a program that ends anywhere in a keeper goes on from the newest checkpoint") {
+  DOCTEST_CHECK(disturb_keeper("exit_after", "dictionary") > 60);
+}
+
+DOCTEST_TEST_CASE("a power cut anywhere in a keeper leaves the newest checkpoint, moved or not") {
+  DOCTEST_CHECK(disturb_keeper("power_cut", "files") > 60);
+}
+
 DOCTEST_TEST_CASE("a failing disk under a large save, which goes past the page cache, leaves the older checkpoint") {
   TempFolder temp;
   const auto parent = temp.path() / "checkpoints";
@@ -141,9 +213,7 @@ DOCTEST_TEST_CASE("a failing disk under a large save, which goes past the page c
   for (const int at : {6, 7, 8, 9}) {  // room, and the writes of tensors
     const auto fired = temp.path() / "fired";
     fs::remove(fired);
-    const int code = save(parent, 2, at, large,
-                          {"IO_FAULTS_UNDER=" + parent.string(), "IO_FAULTS_AT=" + std::to_string(at),
-                           "IO_FAULTS_KIND=EIO", "IO_FAULTS_FIRED=" + fired.string()});
+    const int code = save(parent, 2, at, large, fault_of("EIO", at, parent, fired));
     DOCTEST_CHECK(fs::exists(fired));
     DOCTEST_CHECK(code == 3);
     DOCTEST_CHECK(loaded(parent, large) == 1);

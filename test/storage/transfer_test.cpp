@@ -2,7 +2,11 @@
 // Whole checkpoints in storage: there with their manifest, or not at all.
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <chrono>
 #include <fstream>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -68,7 +72,89 @@ std::vector<std::string> put_order(StrictServer& server) {
   return order;
 }
 
+/// A store that does not answer: every request waits until it is told to give up.
+class SilentStorage : public troupe::storage::Storage {
+public:
+  explicit SilentStorage(std::atomic<int>& requests, bool gives_up) : requests_(requests), gives_up_(gives_up) {}
+  std::string name() const override { return "a silent store"; }
+  void put(const std::string&, std::string_view) override { wait(); }
+  void put_file(const std::string&, const fs::path&) override { wait(); }
+  std::string get(const std::string&, const troupe::storage::Range&) override { wait(); }
+  void get_file(const std::string&, const fs::path&) override { wait(); }
+  std::vector<troupe::storage::ObjectInfo> list(const std::string&) override { wait(); }
+  std::optional<troupe::storage::ObjectInfo> head(const std::string&) override { wait(); }
+  void remove(const std::string&) override { wait(); }
+  void give_up_after(std::chrono::milliseconds) override {
+    gives_up_ = true;
+    gives_up_.notify_all();
+  }
+
+private:
+  [[noreturn]] void wait() {
+    ++requests_;
+    requests_.notify_all();
+    gives_up_.wait(false);
+    throw troupe::storage::Unavailable(troupe::ErrorCode::io, "no answer");
+  }
+
+  std::atomic<int>& requests_;
+  std::atomic<bool> gives_up_;
+};
+
+/// Five that are wanted, of one folder.
+troupe::storage::CheckpointMirror::Wanted five(const fs::path& source) {
+  troupe::storage::CheckpointMirror::Wanted wanted;
+  for (int number = 1; number <= 5; ++number) wanted.emplace("checkpoint_00000" + std::to_string(number), source);
+  return wanted;
+}
+
 }  // namespace
+
+DOCTEST_TEST_CASE("a store that does not answer is asked once for all checkpoints, told of, and asked again later") {
+  const TempFolder folder;
+  const auto source = make_checkpoint(folder.path() / "source");
+  std::atomic<int> requests{0};
+  std::vector<std::string> errors;
+  troupe::storage::CheckpointMirror mirror(std::make_unique<SilentStorage>(requests, true), "run",
+                                           [&](const std::string& text) { errors.push_back(text); });
+  for (int pass = 1; pass <= 2; ++pass) {
+    mirror.want(five(source));
+    mirror.flush();
+    DOCTEST_CHECK(requests == pass);
+    DOCTEST_REQUIRE(errors.size() == static_cast<std::size_t>(pass));
+    DOCTEST_CHECK(contains(errors.back(), "a silent store does not answer"));
+  }
+}
+
+DOCTEST_TEST_CASE("the end of a run waits for a store that does not answer only as long as it was told") {
+  const TempFolder folder;
+  const auto source = make_checkpoint(folder.path() / "source");
+  std::atomic<int> requests{0};
+  std::vector<std::string> errors;
+  troupe::storage::CheckpointMirror mirror(std::make_unique<SilentStorage>(requests, false), "run",
+                                           [&](const std::string& text) { errors.push_back(text); });
+  mirror.want(five(source));
+  requests.wait(0);  // under way
+  mirror.want(five(source));
+  mirror.finish(std::chrono::milliseconds(1));
+  DOCTEST_CHECK(requests == 1);
+  DOCTEST_CHECK(errors.size() == 1);
+}
+
+DOCTEST_TEST_CASE("a request gives up when its time is cut, whatever it was before") {
+  StrictServer server;
+  auto options = StrictServer::quick();
+  options.retry_limit = std::chrono::hours(1);
+  const auto storage = server.open("/runs", options);
+  server.fault({{"fault", "status"}, {"status", 503}, {"method", "HEAD"}, {"count", 1000}});
+  storage->give_up_after(std::chrono::milliseconds(0));
+  try {
+    storage->head("a");
+    DOCTEST_FAIL("there was an answer");
+  } catch (const troupe::storage::Unavailable& error) {
+    DOCTEST_CHECK(contains(error.what(), "attempt 1, given up after 0.0 s"));
+  }
+}
 
 DOCTEST_TEST_CASE("a checkpoint goes to S3 and back, its manifest last") {
   const TempFolder folder;

@@ -238,6 +238,55 @@ DOCTEST_TEST_CASE("a folder of files is copied into a checkpoint and out of it, 
   DOCTEST_CHECK(contains(thrown_by([&] { copy_files(mine, temp.path() / "x"); }), "neither a file nor a folder"));
 }
 
+DOCTEST_TEST_CASE("a link to a folder and a name that is not UTF-8 are refused, and nothing is saved silently") {
+  TempFolder temp;
+  const auto mine = temp.path() / "mine";
+  fs::create_directories(temp.path() / "elsewhere");
+  std::ofstream(temp.path() / "elsewhere" / "model.bin") << "weights";
+  fs::create_directories(mine);
+  fs::create_directory_symlink(temp.path() / "elsewhere", mine / "link");
+  const auto refused = [&] { return thrown_by([&] { copy_files(mine, temp.path() / "copy"); }); };
+  DOCTEST_CHECK(contains(refused(), "mine/link is neither a file nor a folder"));
+  fs::remove(mine / "link");
+  fs::remove_all(temp.path() / "copy");
+  std::ofstream(mine / "caf\xe9.bin") << "x";
+  DOCTEST_CHECK(contains(refused(), "is not UTF-8"));
+  DOCTEST_CHECK(contains(refused(), "caf"));
+  fs::remove(mine / "caf\xe9.bin");
+  fs::remove_all(temp.path() / "copy");
+  std::ofstream(mine / "caf\xc3\xa9.bin") << "x";
+  fs::create_symlink(temp.path() / "elsewhere" / "model.bin", mine / "model.bin");  // the file it leads to is saved
+  DOCTEST_CHECK(copy_files(mine, temp.path() / "copy").size() == 2);
+}
+
+DOCTEST_TEST_CASE("a folder of files may have a manifest.json of its own, and a damaged one of ours is none of them") {
+  TempFolder temp;
+  const auto mine = temp.path() / "mine";
+  fs::create_directories(mine);
+  std::ofstream(mine / "manifest.json") << R"({"name": "my model"})";
+  std::ofstream(mine / "model.bin") << "weights";
+  const auto files = Checkpoint::from_directory(mine);
+  DOCTEST_CHECK(files.has_files());
+  files.to_directory(temp.path() / "copy");
+  DOCTEST_CHECK(read_file(temp.path() / "copy" / "manifest.json") == R"({"name": "my model"})");
+
+  const auto saved = temp.path() / "saved";
+  Checkpoint{{"epoch", 1}}.to_directory(saved);
+  DOCTEST_CHECK(Checkpoint::from_directory(saved) == Checkpoint{{"epoch", 1}});
+  std::ofstream(saved / "manifest.json") << "";
+  DOCTEST_CHECK(contains(thrown_by([&] { Checkpoint::from_directory(saved); }), "damaged"));
+}
+
+DOCTEST_TEST_CASE("a manifest that could not be read again is not written") {
+  TempFolder temp;
+  Manifest manifest;
+  manifest.id = 1;
+  manifest.has_files = true;
+  manifest.metrics["history"] = std::string(std::size_t{65} << 20, 'x');
+  DOCTEST_CHECK(contains(thrown_by([&] { commit(temp.path(), manifest); }), "too_large: "));
+  DOCTEST_CHECK(fs::is_empty(temp.path()));
+}
+
 DOCTEST_TEST_CASE("a checkpoint in memory becomes a temporary folder") {
   fs::path path;
   {

@@ -82,3 +82,19 @@ DOCTEST_TEST_CASE("a saver in the background commits, and tells of the first err
   saver.flush();
   DOCTEST_CHECK(Checkpoint::from_path(temp.path() / "three") == sample());
 }
+
+DOCTEST_TEST_CASE("ls and verify also see the newest one that is not among the best of its run") {
+  TempFolder temp;
+  sample().to_directory(temp.path() / "checkpoints" / checkpoint_name(1));
+  make_folder(temp.path() / "latest");
+  const auto newest = temp.path() / "latest" / checkpoint_name(4);
+  sample().to_directory(newest);
+  for (const auto command : {list_checkpoints, verify_checkpoints}) {
+    const auto text = told(command, temp.path());
+    DOCTEST_CHECK(text.starts_with("0: "));
+    DOCTEST_CHECK(contains(text, "latest/checkpoint_000004"));
+    DOCTEST_CHECK(contains(text, "\ncheckpoint_000001"));
+  }
+  std::ofstream(newest / shard_name(0, 0), std::ios::app) << "x";
+  DOCTEST_CHECK(told(verify_checkpoints, temp.path()).starts_with("1: "));
+}

@@ -2,13 +2,16 @@
 #include "checkpoint/keeper.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <fstream>
 #include <set>
+#include <thread>
 
 #include <fmt/format.h>
 
+#include "checkpoint/scan.hpp"
 #include "test/unit/temp_folder.hpp"
 #include "test/unit/thrown.hpp"
 
@@ -46,6 +49,37 @@ void save(CheckpointKeeper& keeper, std::uint64_t generation, std::uint64_t numb
   DOCTEST_CHECK(over[0].result.error == "");
   DOCTEST_CHECK(over[0].fatal == "");
   DOCTEST_CHECK(over[0].result.number == number);
+}
+
+/// In the middle of every file but the manifest.
+void flip_a_byte(const fs::path& checkpoint) {
+  for (const auto& file : fs::recursive_directory_iterator(checkpoint)) {
+    if (!file.is_regular_file() || file.path().filename() == "manifest.json") continue;
+    std::fstream stream(file.path(), std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekp(static_cast<std::streamoff>(file.file_size() / 2));
+    stream.put('\x7f');
+  }
+}
+
+/// The program may have so many files open.
+class FileCountLimit {
+public:
+  explicit FileCountLimit(rlim_t most) {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    const rlimit now{most, before_.rlim_max};
+    ::setrlimit(RLIMIT_NOFILE, &now);
+  }
+  ~FileCountLimit() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+  FileCountLimit(const FileCountLimit&) = delete;
+  FileCountLimit& operator=(const FileCountLimit&) = delete;
+
+private:
+  rlimit before_{};
+};
+
+/// To who saves once more what was decided: it waits no longer, and that is all.
+bool is_plain_answer(const std::vector<CheckpointKeeper::Over>& over) {
+  return over.size() == 1 && !over[0].result.source && over[0].result.error.empty() && over[0].fatal.empty();
 }
 
 }  // namespace
@@ -174,6 +208,57 @@ DOCTEST_TEST_CASE("a missing or wrong score ends the run and does not lose the c
   over = keeper.add(part(1, 2, {{"loss", "low"}}));
   DOCTEST_CHECK(test::contains(over.at(0).fatal, "number"));
   DOCTEST_CHECK(keeper.latest() == Checkpoint{{"loss", "low"}});
+  DOCTEST_CHECK(keeper.errors().size() == 2);
+}
+
+DOCTEST_TEST_CASE("checkpoints that cannot be ranked stay and evict nobody, also in a run that goes on") {
+  TempFolder run;
+  KeeperOptions options{
+      .directory = run.path(),
+      .strategy = {.num_to_keep = 1, .checkpoint_score_attribute = "los", .checkpoint_score_order = "min"}};
+  std::set<std::string> all;
+  {
+    CheckpointKeeper keeper(options);
+    keeper.begin_attempt(1);
+    for (std::uint64_t number = 1; number <= 4; ++number) {
+      all.insert(detail::checkpoint_name(number));
+      DOCTEST_CHECK(test::contains(keeper.add(part(1, number, {{"loss", number}})).at(0).fatal, "\"los\""));
+    }
+    keeper.close();
+    DOCTEST_CHECK(names_in(keeper.folder()) == all);
+    DOCTEST_CHECK(keeper.best().empty());
+    DOCTEST_CHECK(keeper.latest() == Checkpoint{{"loss", 4}});
+    DOCTEST_CHECK(keeper.errors().size() == 4);
+  }
+  options.resume = true;
+  {
+    CheckpointKeeper keeper(options);
+    keeper.begin_attempt(2);
+    keeper.close();
+    DOCTEST_CHECK(names_in(keeper.folder()) == all);
+    DOCTEST_CHECK(keeper.errors().size() == 4);
+  }
+  // With the right one they are what they would have been.
+  options.strategy.checkpoint_score_attribute = "loss";
+  CheckpointKeeper keeper(options);
+  DOCTEST_CHECK(names_in(keeper.folder()) == std::set<std::string>{"checkpoint_000001"});
+  DOCTEST_CHECK(names_in(run.path() / "latest") == std::set<std::string>{"checkpoint_000004"});
+  DOCTEST_CHECK(keeper.errors().empty());
+}
+
+DOCTEST_TEST_CASE("a checkpoint that is saved and cannot be moved is told, and training goes on") {
+  TempFolder run;
+  CheckpointKeeper keeper(
+      {.directory = run.path(),
+       .strategy = {.num_to_keep = 1, .checkpoint_score_attribute = "loss", .checkpoint_score_order = "min"}});
+  std::ofstream(run.path() / "latest") << "in the way";
+  keeper.begin_attempt(1);
+  for (std::uint64_t number = 1; number <= 3; ++number) save(keeper, 1, number, {{"loss", number}});
+  DOCTEST_CHECK(keeper.latest() == Checkpoint{{"loss", 3}});
+  DOCTEST_CHECK(names_in(keeper.folder()) == std::set<std::string>{"checkpoint_000001", "checkpoint_000003"});
+  DOCTEST_REQUIRE(keeper.errors().size() == 2);
+  DOCTEST_CHECK(test::contains(keeper.errors()[0], "checkpoint 2 could not be moved"));
+  keeper.close();
 }
 
 DOCTEST_TEST_CASE("the score may stand in the metrics that were reported with a checkpoint") {
@@ -259,6 +344,55 @@ DOCTEST_TEST_CASE("storage holds what is kept, and an empty run goes on from it"
   CheckpointKeeper keeper(resumed);
   DOCTEST_CHECK(keeper.begin_attempt(1).first_id == 4);
   DOCTEST_CHECK(keeper.latest() == Checkpoint{{"epoch", 3}});
+}
+
+DOCTEST_TEST_CASE("an empty run goes on from the newest stored checkpoint that is whole") {
+  TempFolder run, bucket;
+  KeeperOptions options{.directory = run.path() / "train" / "run_001", .storage_path = bucket.path().string()};
+  {
+    CheckpointKeeper keeper(options);
+    keeper.begin_attempt(1);
+    for (std::uint64_t number = 1; number <= 3; ++number) save(keeper, 1, number, {{"epoch", number}});
+    keeper.close();
+  }
+  fs::remove_all(run.path() / "train");
+  const auto stored = bucket.path() / "train" / "run_001";
+  flip_a_byte(stored / "checkpoint_000003");
+  options.resume = true;
+  {
+    CheckpointKeeper keeper(options);
+    DOCTEST_CHECK(keeper.begin_attempt(1).first_id == 4);  // the name of the damaged one is taken
+    DOCTEST_CHECK(keeper.latest() == Checkpoint{{"epoch", 2}});
+    DOCTEST_CHECK(names_in(keeper.folder()) == std::set<std::string>{"checkpoint_000002"});
+    DOCTEST_REQUIRE(keeper.errors().size() == 1);
+    DOCTEST_CHECK(test::contains(keeper.errors()[0], "checkpoint_000003 in "));
+    save(keeper, 1, 1, {{"epoch", 4}});
+    keeper.close();
+    DOCTEST_CHECK(keeper.errors().size() == 1);
+    DOCTEST_CHECK(names_in(stored).contains("checkpoint_000004"));
+  }
+  fs::remove_all(run.path() / "train");
+  for (const auto& name : names_in(stored)) flip_a_byte(stored / name);
+  DOCTEST_CHECK(test::contains(test::thrown_by([&] { CheckpointKeeper{options}; }), "none of them is whole"));
+}
+
+DOCTEST_TEST_CASE("a checkpoint that is damaged here stays in storage") {
+  TempFolder run, bucket;
+  CheckpointKeeper keeper({.directory = run.path() / "train" / "run_001", .storage_path = bucket.path().string()});
+  keeper.begin_attempt(1);
+  save(keeper, 1, 1, {{"epoch", 1}});
+  save(keeper, 1, 2, {{"epoch", 2}});
+  keeper.begin_attempt(2);
+  const auto stored = bucket.path() / "train" / "run_001";
+  for (const auto* name : {"checkpoint_000001", "checkpoint_000002"})
+    while (!fs::exists(stored / name / "manifest.json")) std::this_thread::yield();  // brought there behind our back
+  flip_a_byte(keeper.folder() / "checkpoint_000002");
+  keeper.begin_attempt(3);
+  DOCTEST_CHECK(keeper.latest() == Checkpoint{{"epoch", 1}});
+  save(keeper, 3, 1, {{"epoch", 3}});
+  keeper.close();
+  DOCTEST_CHECK(names_in(stored) ==
+                std::set<std::string>{"checkpoint_000001", "checkpoint_000002", "checkpoint_000003"});
 }
 
 DOCTEST_TEST_CASE("storage that fails is told and stops nothing") {
@@ -349,7 +483,7 @@ DOCTEST_TEST_CASE("a save whose rank was lost has failed, and those behind it ar
   DOCTEST_CHECK(over[0].fatal == "");
   DOCTEST_CHECK(over[1].result.number == 3);
   DOCTEST_CHECK(over[1].result.error == "");
-  DOCTEST_CHECK(keeper.add(part(1, 2, {{"epoch", 1}})).empty());  // too late
+  DOCTEST_CHECK(is_plain_answer(keeper.add(part(1, 2, {{"epoch", 1}}))));  // too late
   DOCTEST_CHECK(keeper.latest() == Checkpoint{{"epoch", 2}});
   DOCTEST_CHECK(names_in(keeper.folder()) == std::set<std::string>{"checkpoint_000001", "checkpoint_000003"});
   DOCTEST_CHECK(keeper.errors().size() == 1);
@@ -372,6 +506,67 @@ DOCTEST_TEST_CASE("a sharded save needs the part of a lost rank unless it has co
   DOCTEST_CHECK(test::contains(third[0].result.error, "rank 1"));
   save(keeper, 1, 4, {{"epoch", 4}});
   DOCTEST_CHECK(keeper.committed() == 2);
+}
+
+DOCTEST_TEST_CASE("a save that fails on one rank leaves nothing of the others on disk") {
+  TempFolder run;
+  CheckpointKeeper keeper({.directory = run.path()});
+  keeper.begin_attempt(1);
+  save(keeper, 1, 1, {{"epoch", 0}});
+  const auto folder = keeper.folder() / "checkpoint_000002";
+  fs::create_directories(folder);
+  std::ofstream(folder / "shard of rank 0") << "large";
+  DOCTEST_CHECK(keeper.add(part(1, 2, {{"rank", 0}}, 0, 2)).empty());
+  auto bad = part(1, 2, {}, 1, 2);
+  bad.error = "no space left";
+  DOCTEST_CHECK(test::contains(keeper.add(std::move(bad)).at(0).result.error, "rank 1: no space left"));
+  DOCTEST_CHECK(names_in(keeper.folder()) == std::set<std::string>{"checkpoint_000001"});
+}
+
+DOCTEST_TEST_CASE("a save of two groups is none, and the next one is whole") {
+  TempFolder run;
+  CheckpointKeeper keeper({.directory = run.path()});
+  keeper.begin_attempt(1);
+  DOCTEST_CHECK(keeper.add(part(1, 1, {{"rank", 2}}, 2, 3)).empty());  // then a worker was lost
+  const auto over = keeper.add(part(1, 1, {{"rank", 0}}, 0, 2));
+  DOCTEST_REQUIRE(over.size() == 1);
+  DOCTEST_CHECK(test::contains(over[0].result.error, "of two groups"));
+  DOCTEST_CHECK(over[0].fatal == "");
+  DOCTEST_CHECK(is_plain_answer(keeper.add(part(1, 1, {{"rank", 1}}, 1, 2))));  // too late
+  DOCTEST_CHECK(keeper.add(part(1, 2, {{"rank", 0}}, 0, 2)).empty());
+  DOCTEST_CHECK(keeper.add(part(1, 2, {{"rank", 1}}, 1, 2)).at(0).result.error == "");
+  DOCTEST_CHECK(keeper.latest()->world_size() == 2);
+  DOCTEST_CHECK(keeper.errors().size() == 1);
+}
+
+DOCTEST_TEST_CASE("a part that came is not lost to the error of who took that rank's place") {
+  TempFolder run;
+  CheckpointKeeper keeper({.directory = run.path()});
+  keeper.begin_attempt(1);
+  DOCTEST_CHECK(keeper.add(part(1, 1, {{"rank", 1}}, 1, 2)).empty());
+  auto again = part(1, 1, {}, 1, 2);
+  again.error = "cannot make the file: it exists";
+  DOCTEST_CHECK(keeper.add(std::move(again)).empty());
+  DOCTEST_CHECK(keeper.add(part(1, 1, {{"rank", 0}}, 0, 2)).at(0).result.error == "");
+  DOCTEST_CHECK(keeper.errors().empty());
+}
+
+DOCTEST_TEST_CASE("more checkpoints are open at once than a program may have files") {
+  const test::EnvironmentGuard in_memory("TMPDIR", fs::exists("/dev/shm") ? "/dev/shm" : nullptr);
+  TempFolder run;
+  constexpr std::uint64_t count = 300;
+  CheckpointKeeper keeper({.directory = run.path()});
+  keeper.begin_attempt(1);
+  for (std::uint64_t number = 1; number <= count; ++number)
+    save(keeper, 1, number, {{"epoch", number}, {"w", TensorData::of<float>({1, static_cast<float>(number)})}});
+  const FileCountLimit limit(128);
+  const auto best = keeper.best();
+  DOCTEST_REQUIRE(best.size() == count);
+  keeper.close();
+  fs::remove_all(keeper.folder());  // what is open stays readable
+  for (std::uint64_t place = 0; place < count; ++place)
+    DOCTEST_REQUIRE((best[place].first.to_dict().at<TensorData>("w") ==
+                     TensorData::of<float>({1, static_cast<float>(count - place)})));
 }
 
 DOCTEST_TEST_CASE("a save of rank 0 alone goes on when another rank is lost") {
