@@ -10,13 +10,19 @@
 
 namespace troupe {
 
+/// So much of a value stands in the message itself: of one that has a single value, and of one that has several. Both
+/// leave room for what else is in it.
+inline constexpr std::size_t blob_bytes = wire::max_message_bytes / 2;
+inline constexpr std::size_t shared_blob_bytes = wire::max_message_bytes / 4;
+
 /// Sends the parts of `bytes`, if it needs any, and gives what to put into the message that follows.
 template <class Self, class Handle>
-wire::Blob send_blob(Self* self, const Handle& to, std::uint64_t token, std::string bytes) {
+wire::Blob send_blob(Self* self, const Handle& to, std::uint64_t token, std::string bytes,
+                     std::size_t most_inside = blob_bytes) {
   constexpr std::size_t part_bytes = wire::max_message_bytes * 3 / 4;
   wire::Blob blob;
   blob.size = bytes.size();
-  if (bytes.size() <= part_bytes) {
+  if (bytes.size() <= most_inside) {
     blob.bytes = std::move(bytes);
     return blob;
   }

@@ -2,6 +2,10 @@
 // The one file that knows which CAF is underneath: 0.17.6 (Debian) or 1.x. Everything else goes through these names.
 #pragma once
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <set>
@@ -178,8 +182,21 @@ inline caf::actor basp_broker(caf::actor_system& system) {
 #endif
 }
 
+/// CAF knows a connection by the number of its socket, and forgets a broken one a moment after it closed it. A new
+/// socket that got the same number meanwhile would be taken for the old one: numbers go round instead.
+inline int with_fresh_number(int descriptor) {
+  constexpr unsigned first = 128;
+  constexpr unsigned count = 512;
+  static std::atomic<unsigned> next{0};
+  const int moved = ::fcntl(descriptor, F_DUPFD_CLOEXEC, static_cast<int>(first + next++ % count));
+  if (moved < 0) return descriptor;  // few descriptors are allowed here
+  ::close(descriptor);
+  return moved;
+}
+
 /// Speaks BASP over a connected stream socket, and hands `who` to the peer. No port is ever listened on.
 inline void serve_descriptor(caf::actor_system& system, int descriptor, caf::strong_actor_ptr who) {
+  descriptor = with_fresh_number(descriptor);
   post(basp_broker(system), caf::publish_atom_v, system.middleman().backend().new_scribe(descriptor), std::uint16_t{0},
        std::move(who), std::set<std::string>{});
 }

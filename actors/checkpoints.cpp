@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Checkpoints actor: hands what the ranks saved to the run's keeper. It has a thread of its own, since the keeper
 // writes and waits for the disk.
+#include <optional>
 #include <utility>
 
 #include "actors/protocols.hpp"
@@ -42,7 +43,7 @@ public:
         [this](const local::PartsLost& lost) { tell(keeper_->give_up_parts(lost.generation, lost.rank, lost.up_to)); },
         [this](const local::CloseCheckpoints&) {
           keeper_->close();
-          compat::tell(self_, trainer_, local::CheckpointsClosed{});
+          compat::tell(self_, trainer_, local::CheckpointsClosed{failure_});
           self_->quit();
         },
     };
@@ -52,7 +53,9 @@ private:
   void tell(std::vector<detail::CheckpointKeeper::Over> decided) {
     for (auto& over : decided) {
       if (over.result.source) compat::tell(self_, trainer_, local::Progress{over.result.generation, true});
-      compat::tell(self_, group_, local::SaveOver{std::move(over.result), failure_of(over.fatal, *journal_)});
+      auto failure = failure_of(over.fatal, *journal_);
+      if (!failure_) failure_ = failure;
+      compat::tell(self_, group_, local::SaveOver{std::move(over.result), std::move(failure)});
     }
   }
 
@@ -61,6 +64,7 @@ private:
   WorkerGroupActor group_;
   std::shared_ptr<detail::CheckpointKeeper> keeper_;
   std::shared_ptr<detail::RunJournal> journal_;
+  std::optional<engine::Failure> failure_;  // the first: the function may have ended before it was known
 };
 
 CheckpointsActor::behavior_type checkpoints(CheckpointsActor::stateful_pointer<CheckpointsState> self,

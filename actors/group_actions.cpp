@@ -75,7 +75,7 @@ void GroupState::act(const engine::SendRun& action) {
   wire::RunRequest request;
   request.generation = generation_;
   request.function = run.function;
-  request.config = send_blob(self_, rank.handle, rank.token, run.config);
+  request.config = send_blob(self_, rank.handle, rank.token, run.config, shared_blob_bytes);
   request.detailed_metrics = run.detailed_metrics;
   request.window_reports = window_.reports;
   request.window_bytes = window_.bytes;

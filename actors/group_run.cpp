@@ -20,6 +20,7 @@ void GroupState::regrouped() {
     if (!std::exchange(rank_at(index).joined, true)) newcomers.push_back(index);
   }
   for (int index : members) has_made(rank_at(index), step);  // all go on with the state after that one
+  saves_then_ = saves;
   for (int lost : std::exchange(lost_ranks_, {}))
     compat::tell(self_, checkpoints_, local::PartsLost{generation_, lost, saves});
   rounds_added(rounds_->regroup(members, newcomers));
@@ -43,6 +44,7 @@ void GroupState::begin_attempt(const local::BeginAttempt& begin) {
       run_, begin.attempt, generation_,
       engine::RoundAligner::Limits{settings.max_workers, window_.reports, window_.bytes, settings.report_deadline});
   lost_ranks_.clear();
+  saves_then_ = 0;
   asked_.reset();
   regrouping_ = false;
   for (auto& rank : ranks_) {
@@ -92,8 +94,8 @@ void GroupState::send_credits(const std::vector<wire::Credit>& credits) {
 }
 
 wire::CheckpointPlace GroupState::send_place(const Rank& rank, const detail::CheckpointSource& source) {
-  return {source.id, source.iteration, send_blob(self_, rank.handle, rank.token, source.bytes), source.folder,
-          source.files};
+  return {source.id, source.iteration, send_blob(self_, rank.handle, rank.token, source.bytes, shared_blob_bytes),
+          source.folder, source.files};
 }
 
 void GroupState::checkpoint_part(const wire::CheckpointPart& message) {
@@ -138,8 +140,8 @@ void GroupState::rank_done(const wire::RankDone& done) {
                       rounds_->reported(index)};
   else if (end == engine::RankEnd::returned) {
     results_.at(static_cast<std::size_t>(index)) = detail::unpack(payload);
-    // Ranks that leave because of a notice leave where they are.
-    if (done.saw_notice == 0) rounds_->finish(index);
+    // Ranks that leave because of a notice, or because the group gets smaller, leave where they are.
+    if (done.saw_notice == 0 && is_member(index)) rounds_->finish(index);
     check_rounds();
   }
   view_->set_state(index, "ready");

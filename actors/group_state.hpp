@@ -62,6 +62,8 @@ private:
   int index_of(const Rank* rank) const { return static_cast<int>(rank - ranks_.data()); }
   Rank& rank_at(int rank) { return ranks_.at(static_cast<std::size_t>(rank)); }
   Rank* find(std::uint64_t token);
+  /// It takes part; one that was told to leave does not any more.
+  bool is_member(int index) const;
 
   // ---- actions
   /// The place of a worker in the world of the moment.
@@ -171,6 +173,7 @@ private:
   std::optional<Failure> asked_;  // may the others go on in place after this?
   bool regrouping_ = false;       // ranks were told to drop their collectives
   std::vector<int> lost_ranks_;   // since all went on
+  std::uint64_t saves_then_ = 0;  // of checkpoints, made by all when they went on
   std::uint64_t numbered_ = 0;    // the epoch for which the Node knows the ranks
 
   OutputDrain drain_;

@@ -34,6 +34,11 @@ GroupState::Rank* GroupState::find(std::uint64_t token) {
   return nullptr;
 }
 
+bool GroupState::is_member(int index) const {
+  const auto members = machine_->members();
+  return std::find(members.begin(), members.end(), index) != members.end();
+}
+
 wire::Ranks GroupState::place_of(int index) const {
   const auto members = machine_->members();
   const auto rank = static_cast<int>(std::find(members.begin(), members.end(), index) - members.begin());
@@ -88,11 +93,16 @@ void GroupState::launch_thread(int rank) {
 }
 
 void GroupState::number_ranks() {
-  view_->set_members(machine_->members());
-  for (int index : machine_->members()) {
+  const auto members = machine_->members();
+  view_->set_members(members);
+  // Files were opened by place, which is the rank as long as no place before it is left out.
+  const bool members_moved = members.back() >= static_cast<int>(members.size());
+  for (int index : members) {
     auto& rank = rank_at(index);
     rank.world_rank = place_of(index).world_rank;
-    if (in_processes_ && rank.token != 0) node::Node::instance().set_rank(rank.token, rank.world_rank);
+    if (!in_processes_ || rank.token == 0) continue;
+    node::Node::instance().set_rank(rank.token, rank.world_rank);
+    if (members_moved) node::Node::instance().set_log_file(rank.token, log_file(rank.world_rank));
   }
 }
 
@@ -248,7 +258,10 @@ void GroupState::lost(int index, const std::string& what_was_seen, std::vector<s
   if (!machine_->leaving()) log_info("rank {} (pid {}) is lost: {}", rank.world_rank, rank.pid, cause);
   rank.calls.fail_all(rank.world_rank, cause);
   rank.is_set_up = false;
-  if (rank.joined) lost_ranks_.push_back(rank.world_rank);
+  if (rank.joined && run_ && !regrouping_ && !is_member(index))  // it was told to leave, and the others have gone on
+    compat::tell(self_, checkpoints_, local::PartsLost{generation_, rank.world_rank, saves_then_});
+  else if (rank.joined)
+    lost_ranks_.push_back(rank.world_rank);
   drain_.add_dead(rank.token);
   rank.token = 0;
   view_->set(index, {-1, "lost", 0});

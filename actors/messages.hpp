@@ -211,6 +211,12 @@ struct Progress {
   std::int64_t step = 0;
 };
 
+/// Worker to group: the function has been left, and what it saved is still being written. RankDone follows.
+struct Saving {
+  std::uint64_t token = 0;
+  std::uint64_t generation = 0;
+};
+
 /// Worker to group: its process got SIGTERM.
 struct Preempted {
   std::uint64_t token = 0;
@@ -327,6 +333,11 @@ template <class Inspector>
 auto inspect(Inspector& f, Progress& x) {
   return compat::describe(f, x, "troupe::wire::Progress", compat::field("token", x.token),
                           compat::field("generation", x.generation), compat::field("step", x.step));
+}
+template <class Inspector>
+auto inspect(Inspector& f, Saving& x) {
+  return compat::describe(f, x, "troupe::wire::Saving", compat::field("token", x.token),
+                          compat::field("generation", x.generation));
 }
 template <class Inspector>
 auto inspect(Inspector& f, Preempted& x) {

@@ -246,7 +246,9 @@ struct AttemptPrepared {
 };
 /// No more will come.
 struct CloseCheckpoints {};
-struct CheckpointsClosed {};
+struct CheckpointsClosed {
+  std::optional<Failure> failure;  ///< also of a run whose function has ended well
+};
 
 // Group to checkpoints, and back.
 struct PartSaved {
@@ -315,6 +317,7 @@ CAF_ADD_TYPE_ID(troupe, (troupe::wire::Preempted))
 CAF_ADD_TYPE_ID(troupe, (troupe::wire::PreemptionNotice))
 CAF_ADD_ATOM(troupe, troupe::atom, term, "trp-term")
 CAF_ADD_ATOM(troupe, troupe::atom, room, "trp-room")
+CAF_ADD_TYPE_ID(troupe, (troupe::wire::Saving))
 #if !TROUPE_CAF_LEGACY
 CAF_ADD_TYPE_ID(troupe, (troupe::local::StartGroup))
 CAF_ADD_TYPE_ID(troupe, (troupe::local::BeginRun))
@@ -431,8 +434,8 @@ using WorkerGroupActor = caf::typed_actor<
     compat::on<wire::Reports>::no_reply,
     // One rank's part of a checkpoint; a CheckpointAnswer to all ranks follows.
     compat::on<wire::CheckpointPart>::no_reply,
-    // The function ended on one rank.
-    compat::on<wire::RankDone>::no_reply,
+    // The function was left on one rank, which still writes its saves; it ended.
+    compat::on<wire::Saving>::no_reply, compat::on<wire::RankDone>::no_reply,
     // The function can go on in place (sent back); it has made a step; it waits for a new group.
     compat::on<wire::Live>::no_reply, compat::on<wire::Progress>::no_reply, compat::on<wire::Held>::no_reply,
     // Its process got SIGTERM.

@@ -44,7 +44,7 @@ public:
   Added regroup(const std::vector<int>& members, const std::vector<int>& newcomers);
 
   /// The failure of ranks that reported unequally often, and when to ask again; see RoundAligner.
-  std::optional<engine::Failure> check(engine::Time now) const { return aligner_.check(now); }
+  std::optional<engine::Failure> check(engine::Time now) { return aligner_.check(now); }
   std::optional<engine::Time> deadline() const { return aligner_.deadline(); }
 
   /// How many reports a rank has made, those before the checkpoint that it went on from included.

@@ -13,6 +13,13 @@ constexpr std::uint32_t credit_lump = 128;
 
 }  // namespace
 
+RunResult failed_run(ErrorCode code, std::string text) {
+  RunResult result;
+  result.outcome.status = engine::RunStatus::failed;
+  result.outcome.failure = engine::Failure{engine::FailureKind::fatal, code, -1, std::move(text), {}};
+  return result;
+}
+
 void Run::attach(std::shared_ptr<RunControl> control) {
   std::lock_guard lock(mutex_);
   control_ = std::move(control);

@@ -54,6 +54,10 @@ struct RunResult {
   std::vector<Json> results;  ///< in rank order; null for ranks that did not return
 };
 
+/// One that ended before it could, or because it cannot go on.
+RunResult failed_run(ErrorCode code, std::string text);
+inline const char* const shut_down_text = "the trainer was shut down while the run was active";
+
 struct RunSpec {
   FunctionId function;
   std::string function_name;

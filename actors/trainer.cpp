@@ -55,7 +55,7 @@ public:
         [this](const local::GroupDecided& decided) { group_decided(decided.decision); },
         [this](const local::GroupOver& over) { finish(over.stuck_ranks); },
         [this](const local::AttemptPrepared& prepared) { attempt_prepared(prepared); },
-        [this](const local::CheckpointsClosed&) { finish_run(); },
+        [this](const local::CheckpointsClosed& closed) { checkpoints_closed(closed); },
         [this](atom::wake) {
           if (group_) compat::tell(self_, group_, atom::wake_v);
         },
@@ -84,7 +84,7 @@ private:
   }
 
   void begin_run(const std::shared_ptr<detail::Run>& run) {
-    if (!group_) return run->finish(failed("the workers are gone", ErrorCode::invalid_state));
+    if (!group_) return run->finish(detail::failed_run(ErrorCode::invalid_state, "the workers are gone"));
     run_ = run;
     checkpoints_ = spawn_checkpoints(self_->system(), TrainerActor(self_), group_, run->spec.keeper, run->spec.journal);
     compat::watch(self_, checkpoints_);
@@ -170,6 +170,14 @@ private:
     if (stop_) compat::tell(self_, group_, *stop_);
   }
 
+  void checkpoints_closed(const local::CheckpointsClosed& closed) {
+    if (closed.failure && outcome_ && outcome_->status == engine::RunStatus::succeeded) {
+      outcome_->status = engine::RunStatus::failed;
+      outcome_->failure = closed.failure;
+    }
+    finish_run();
+  }
+
   /// All checkpoints are where they belong.
   void finish_run() {
     checkpoints_ = nullptr;
@@ -185,7 +193,7 @@ private:
     if (outcome_) return finish_run();
     machine_.reset();  // it may have been about to begin an attempt
     if (group_ && run_) compat::tell(self_, group_, local::StopAttempt{true});
-    if (auto run = std::exchange(run_, nullptr)) run->finish(failed(why, code));
+    if (auto run = std::exchange(run_, nullptr)) run->finish(detail::failed_run(code, why));
   }
 
   void shut_down(const local::ShutDown& down) {
@@ -211,19 +219,12 @@ private:
   }
 
   void finish(const std::vector<int>& stuck_ranks) {
-    give_up_run("the trainer was shut down while the run was active", ErrorCode::invalid_state);
+    give_up_run(detail::shut_down_text, ErrorCode::invalid_state);
     if (auto promise = std::exchange(started_, nullptr))
       promise->set_exception(std::make_exception_ptr(Error(ErrorCode::invalid_state, "the trainer was shut down")));
     if (auto promise = std::exchange(gone_, nullptr)) promise->set_value(stuck_ranks);
     group_ = nullptr;
     self_->quit();
-  }
-
-  detail::RunResult failed(std::string text, ErrorCode code) const {
-    detail::RunResult result;
-    result.outcome.status = engine::RunStatus::failed;
-    result.outcome.failure = Failure{FailureKind::fatal, code, -1, std::move(text), {}};
-    return result;
   }
 
   TrainerActor::pointer self_ = nullptr;

@@ -21,7 +21,9 @@ namespace {
 void flush_output() {
   std::cout.flush();
   std::cerr.flush();
-  std::fflush(nullptr);
+  // Not fflush(nullptr): it waits for every stream, also for one that another thread reads from.
+  std::fflush(stdout);
+  std::fflush(stderr);
 }
 
 /// Somebody may put a whole file into an exception; nobody reads it.
@@ -109,6 +111,7 @@ void UserCode::set_up(UserSetup setup) {
   idle_session_ = std::make_shared<detail::Session>(setup_.ranks);
   take_place(setup_.ranks);
   bind(idle_session_);
+  if (!setup_.backend.empty()) new_backend()->on_setup(context());
   if (!setup_.hook.build.empty()) {
     auto hook = reinterpret_cast<detail::TrainEntry>(detail::resolve(setup_.hook, detail::EntryKind::train));
     hook(Config());
@@ -127,15 +130,28 @@ void UserCode::form(std::uint64_t epoch, const detail::RankInfo& place, std::sha
                     std::shared_ptr<DescriptorExchange> descriptors) {
   leave_group();
   take_place(place);
-  std::shared_ptr<Backend> backend = make_backend(setup_.backend, detail::unpack(setup_.backend_options));
+  const auto backend = new_backend();
   {
     std::lock_guard lock(backend_mutex_);
     backend_ = backend;
   }
-  const auto& ranks = setup_.ranks;
-  backend->on_start({ranks.world_rank, ranks.local_rank, ranks.node_rank, ranks.world_size, ranks.local_world_size,
-                     setup_.threads, setup_.own_process, epoch, std::move(store), std::move(descriptors)});
+  auto formed = context();
+  formed.epoch = epoch;
+  formed.store = std::move(store);
+  formed.descriptors = std::move(descriptors);
+  backend->on_start(formed);
   if (!object_) make_object();
+}
+
+std::shared_ptr<Backend> UserCode::new_backend() const {
+  return make_backend(setup_.backend, detail::unpack(setup_.backend_options));
+}
+
+/// Of no group yet.
+BackendContext UserCode::context() const {
+  const auto& ranks = setup_.ranks;
+  return {ranks.world_rank,       ranks.local_rank, ranks.node_rank,   ranks.world_size,
+          ranks.local_world_size, setup_.threads,   setup_.own_process};
 }
 
 std::shared_ptr<Backend> UserCode::backend() {

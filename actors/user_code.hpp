@@ -71,6 +71,7 @@ public:
     std::optional<Live> live;
     std::optional<Progress> progress;
     std::optional<Held> held;
+    std::optional<std::uint64_t> saving;  ///< the generation
     std::optional<End> end;
     bool left = false;
   };
@@ -123,6 +124,8 @@ private:
   void make_object();
   void drop_object();
   void leave_group();
+  std::shared_ptr<Backend> new_backend() const;
+  BackendContext context() const;
   std::shared_ptr<Backend> backend();
   bool has_lost_peers();
 

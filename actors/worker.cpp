@@ -171,13 +171,17 @@ private:
     session_ = std::make_shared<detail::Session>(ranks, channel_, request.detailed_metrics != 0);
     rejoining_ = std::make_shared<WorkerRejoining>(generation_, outbox_, thread_.server());
     session_->allow_rejoin(rejoining_, request.joining != 0, request.retry_user_errors != 0);
-    session_->keep_checkpoints(std::make_shared<detail::CheckpointClient>(
-        ranks.world_rank, ranks.world_size,
-        detail::CheckpointSetup{request.generation, request.first_checkpoint, request.checkpoint_folder,
-                                take_source(request.start), request.result_folder},
-        [outbox = outbox_](detail::SavedPart part) {
-          outbox->put([&](Outbox::Contents& contents) { contents.parts.push_back(std::move(part)); });
-        }));
+    session_->keep_checkpoints(
+        std::make_shared<detail::CheckpointClient>(
+            ranks.world_rank, ranks.world_size,
+            detail::CheckpointSetup{request.generation, request.first_checkpoint, request.checkpoint_folder,
+                                    take_source(request.start), request.result_folder},
+            [outbox = outbox_](detail::SavedPart part) {
+              outbox->put([&](Outbox::Contents& contents) { contents.parts.push_back(std::move(part)); });
+            }),
+        [outbox = outbox_, generation = generation_] {
+          outbox->put([&](Outbox::Contents& contents) { contents.saving = generation; });
+        });
     thread_.post([function = request.function, config = inbox_.take(request.config), generation = request.generation,
                   session = session_, code = code_, outbox = outbox_] {
       auto outcome = run_user_code([&] { return code->run(session, function, config); });
@@ -260,6 +264,7 @@ private:
       compat::tell(self_, group_,
                    wire::Held{token_, contents.held->generation, contents.held->saves, contents.held->end.text,
                               contents.held->end.user_error, session_ ? session_->last_step() : -1});
+    if (contents.saving) compat::tell(self_, group_, wire::Saving{token_, *contents.saving});
     if (contents.end) send_end(std::move(*contents.end));
     if (contents.left) {
       gate_->close();
@@ -304,7 +309,9 @@ private:
   }
 
   void send_part(detail::SavedPart part) {
-    const auto blob = [this](std::string bytes) { return send_blob(self_, group_, token_, std::move(bytes)); };
+    const auto blob = [this](std::string bytes) {
+      return send_blob(self_, group_, token_, std::move(bytes), shared_blob_bytes);
+    };
     compat::tell(
         self_, group_,
         wire::CheckpointPart{token_, part.generation, part.number, part.parts, part.iteration,

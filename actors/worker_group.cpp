@@ -69,6 +69,9 @@ WorkerGroupActor::behavior_type GroupState::run(WorkerGroupActor::pointer self, 
       [this](const wire::FormDone& done) { form_done(done); },
       [this](const wire::Reports& reports) { add_reports(reports); },
       [this](const wire::CheckpointPart& part) { checkpoint_part(part); },
+      [this](const wire::Saving& saving) {
+        if (auto* rank = find(saving.token); rank && saving.generation == generation_) machine_->saving(index_of(rank));
+      },
       [this](const wire::RankDone& done) { rank_done(done); },
       [this](const wire::Live& live) {
         auto* rank = find(live.token);

@@ -16,6 +16,7 @@
 
 #include "backends/blas_check.hpp"
 #include "backends/torch/cpu_memory.hpp"
+#include "backends/torch/prepared_models.hpp"
 #include "backends/torch/torch_group.hpp"
 #include "runtime/base/host.hpp"
 #include "runtime/base/log.hpp"
@@ -40,6 +41,8 @@ std::optional<int> chosen_threads() {
   return error == std::errc() && threads > 0 ? std::optional(threads) : std::nullopt;
 }
 
+int threads_for(const BackendContext& context) { return std::max(1, chosen_threads().value_or(context.threads)); }
+
 /// libgomp reads the policy when it is loaded, before troupe can set anything: only the user can.
 void warn_of_spinning(int threads, int workers) {
   if (threads == 1 || threads * workers <= detail::core_count()) return;
@@ -55,17 +58,24 @@ class TorchBackend : public Backend {
 public:
   explicit TorchBackend(TorchConfig config) : config_(std::move(config)) {}
 
+  /// What holds for hooks and for functions that join a run in progress too, which run before they are in a group.
+  void on_setup(const BackendContext& context) override {
+    if (!context.own_process) return;
+    at::set_num_threads(threads_for(context));
+    if (config_.keep_memory) keep_tensor_memory();
+  }
+
   void on_start(const BackendContext& context) override {
-    // Without an own process the thread is the user's, so it gets its setting back.
-    if (!context.own_process) previous_threads_ = at::get_num_threads();
-    const int threads = std::max(1, chosen_threads().value_or(context.threads));
-    at::set_num_threads(threads);
+    const int threads = threads_for(context);
+    if (!context.own_process) {
+      // The thread is the user's, so it gets its setting back.
+      previous_threads_ = at::get_num_threads();
+      at::set_num_threads(threads);
+    }
     if (context.world_rank == 0) {
       warn_of_reference_blas();
       warn_of_spinning(threads, context.local_world_size);
     }
-    // Not in a process that is the user's.
-    if (context.own_process && config_.keep_memory) keep_tensor_memory();
     auto group = std::make_shared<TorchGroup>(config_, context);
     {
       std::lock_guard lock(mutex_);
@@ -75,7 +85,11 @@ public:
   }
 
   void on_shutdown() override {
-    if (auto session = detail::Session::current()) session->data().set("torch", nullptr);
+    if (auto session = detail::Session::current()) {
+      // With their memory, before the next attempt builds its own: models of the last one may be gone by now.
+      PreparedModels::instance().release(session->data());
+      session->data().set("torch", nullptr);
+    }
     {
       std::lock_guard lock(mutex_);
       group_.reset();

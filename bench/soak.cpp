@@ -5,6 +5,7 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <string>
 #include <thread>
 
 #include <fmt/format.h>
@@ -42,16 +43,16 @@ private:
 
 void report_often(const Config& config) {
   const auto rounds = config["rounds"].get<std::int64_t>();
-  for (std::int64_t step = 0; step < rounds; ++step) train::report({{"step", step}, {"loss", 0.5}});
+  const std::string text(config["bytes"].get<std::size_t>(), 'x');
+  for (std::int64_t step = 0; step < rounds; ++step) train::report({{"step", step}, {"loss", 0.5}, {"text", text}});
 }
 
-}  // namespace
-
-bool soak(std::int64_t reports) {
+/// `bytes`: so much text is in each report.
+bool flood(std::int64_t reports, std::size_t bytes) {
   Trainer trainer(trainer_options(2));
   auto callback = std::make_shared<SlowCallback>(reports);
   const auto begin = now_ns();
-  trainer.run(fn<report_often>, {.config = {{"rounds", reports}}, .callbacks = {callback}});
+  trainer.run(fn<report_often>, {.config = {{"rounds", reports}, {"bytes", bytes}}, .callbacks = {callback}});
   const double seconds = ms_since(begin) / 1e3;
   trainer.shutdown();
 
@@ -64,9 +65,17 @@ bool soak(std::int64_t reports) {
     std::cout << fmt::format("{:<16} pid {:<8} RSS {:>7.1f} MB -> {:>7.1f} MB ({:+.1f})\n", before.name, pid,
                              before.rss_mb, after->second.rss_mb, growth);
   }
-  std::cout << fmt::format("{} rounds in {:.1f} s ({:.0f} rounds/s): memory is {}\n", reports, seconds,
-                           static_cast<double>(reports) / seconds, flat ? "flat" : "NOT FLAT");
+  std::cout << fmt::format("{} rounds with a text of {} bytes in {:.1f} s ({:.0f} rounds/s): memory is {}\n", reports,
+                           bytes, seconds, static_cast<double>(reports) / seconds, flat ? "flat" : "NOT FLAT");
   return flat;
+}
+
+}  // namespace
+
+bool soak(std::int64_t reports) {
+  const bool small = flood(reports, 0);
+  // Large ones are bounded by their bytes, not by their number.
+  return flood(std::max<std::int64_t>(reports / 20, 10), 10'000) && small;
 }
 
 }  // namespace troupe::bench

@@ -40,8 +40,8 @@ class Watcher {
 public:
   void add(const std::shared_ptr<detail::Run>& run) {
     std::lock_guard lock(mutex_);
+    if (runs_.empty()) begin();
     runs_.push_back(run);
-    if (runs_.size() == 1) begin();
   }
 
   void remove(const detail::Run* run) {

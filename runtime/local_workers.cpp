@@ -198,6 +198,14 @@ void LocalWorkers::shutdown(std::chrono::milliseconds) {
 }
 
 void LocalWorkers::run(const std::shared_ptr<detail::Run>& run, const engine::RetryLimits& limits) {
+  try {
+    run_attempts(run, limits);
+  } catch (const std::exception& error) {  // of the journal or the checkpoints: whoever waits for the run hears of it
+    run->finish(detail::failed_run(ErrorCode::io, error.what()));
+  }
+}
+
+void LocalWorkers::run_attempts(const std::shared_ptr<detail::Run>& run, const engine::RetryLimits& limits) {
   KeepBinding keep;
   auto control = std::make_shared<LocalControl>(limits);
   run->attach(control);

@@ -27,6 +27,8 @@ public:
   void shutdown(std::chrono::milliseconds patience) override;
 
 private:
+  void run_attempts(const std::shared_ptr<detail::Run>& run, const engine::RetryLimits& limits);
+
   std::shared_ptr<UserCode> code_ = std::make_shared<UserCode>();
   UserOutcome last_;
 };

@@ -95,8 +95,14 @@ Trainer& PyTorchTrainer::trainer(int max_retries) {
   return *trainer_;
 }
 
+/// An attempt that fails behind its last save is followed by one that finds the pass done already.
+std::int64_t PyTorchTrainer::next_pass() const {
+  return state_ ? state_->at<Json>("loader").at("position").at("epoch").get<std::int64_t>() : 0;
+}
+
 Json PyTorchTrainer::run(const Fn& function, int max_retries) {
-  RunOptions options{.config = {{"config", options_.config}, {"batch_size", options_.batch_size}}};
+  RunOptions options{
+      .config = {{"config", options_.config}, {"batch_size", options_.batch_size}, {"pass", next_pass()}}};
   if (state_) options.checkpoint = *state_;
   return mean_of(trainer(max_retries).run(function, std::move(options)));
 }
@@ -109,7 +115,11 @@ Json PyTorchTrainer::train(const PassOptions& options) {
                             options.max_retries));
   if (options.checkpoint != "auto" && !options.checkpoint.empty() && state_) save(options.checkpoint);
   auto statistics = run(pass_.train, options.max_retries);
-  if (const auto saved = trainer_->latest_checkpoint()) state_ = saved->to_dict();
+  if (const auto saved = trainer_->latest_checkpoint()) {
+    state_ = saved->to_dict();
+    // When and as which of a run's checkpoints it was saved is no state: equal training gives equal states.
+    for (const auto* key : {"_timestamp", "_current_checkpoint_id"}) state_->erase(key);
+  }
   return statistics;
 }
 

@@ -105,6 +105,8 @@ void TrainerImpl::check_gpus() const {
     throw Error(ErrorCode::start_failed,
                 fmt::format("the workers need {} GPUs, but this host has {}: use fewer workers, or use_gpu = false",
                             wanted, gpu_count()));
+  if (wanted == 0 && settings_.backend.name == "torch" && gpu_count() > 0)
+    log_info("this host has {} GPUs that the workers do not use: use_gpu = true gives each of them one", gpu_count());
 }
 
 /// As far as GPUs go: each worker needs its own.
@@ -200,11 +202,7 @@ void TrainerImpl::shutdown(std::chrono::milliseconds patience) {
   if (!ended) return;
   if (ended->local) {
     if (run)
-      run->stop(engine::StopReason::failure, engine::Failure{engine::FailureKind::fatal,
-                                                             ErrorCode::invalid_state,
-                                                             -1,
-                                                             "the trainer was shut down while the run was active",
-                                                             {}});
+      run->stop(engine::StopReason::failure, failed_run(ErrorCode::invalid_state, shut_down_text).outcome.failure);
     if (!run || run->wait_for(patience)) return ended->local->shutdown(patience);
     throw Error(ErrorCode::deadline,
                 fmt::format("the function did not stop within {} ms (shutdown_deadline)", patience.count()));
@@ -216,6 +214,8 @@ void TrainerImpl::shutdown(std::chrono::milliseconds patience) {
   if (result.wait_for(patience + std::chrono::seconds(30)) != std::future_status::ready)
     throw Error(ErrorCode::internal, "the worker group did not end");
   const auto stuck = result.get();
+  // It may not have begun yet: then nobody else ends it.
+  if (run) run->finish(failed_run(ErrorCode::invalid_state, shut_down_text));
   if (!stuck.empty())
     throw Error(ErrorCode::deadline,
                 fmt::format("thread rank {} did not stop within {} ms (shutdown_deadline) and is left behind: let the "
@@ -241,6 +241,7 @@ std::shared_ptr<Run> TrainerImpl::prepare_run(const Fn& function, RunOptions& op
   spec.patience = settings_.shutdown_deadline * 2 + std::chrono::seconds(5);
 
   std::lock_guard lock(mutex_);
+  if (group_.get() != &group) throw Error(ErrorCode::invalid_state, "the trainer was shut down before the run began");
   if (auto active = active_run_.lock(); active && !active->finished())
     throw Error(ErrorCode::invalid_state,
                 "a run of this trainer is active already: let it end, or use a second Trainer beside it");

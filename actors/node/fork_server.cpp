@@ -31,7 +31,14 @@ public:
     sigset_t child;
     sigemptyset(&child);
     sigaddset(&child, SIGCHLD);
-    ::sigprocmask(SIG_SETMASK, &child, nullptr);
+    // It ends with its host. Who signals a whole job (a service manager, a batch system) means the programs in it,
+    // whose workers would lose the time to save what they have. Not ignored: a worker takes the mask over, not what
+    // waits.
+    sigset_t blocked = child;
+    for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+      sigaddset(&blocked, number);
+    }
+    ::sigprocmask(SIG_SETMASK, &blocked, nullptr);
     signals_ = UniqueFd(::signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK));
   }
 

@@ -66,7 +66,7 @@ void run_worker(Token token, const std::vector<UniqueFd>& fds, pid_t fork_server
   reset_signals();
   sigset_t none;
   sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);  // SIGCHLD is blocked in the fork server
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);  // the fork server blocks some
   hold_life_line(fds[4].get());
   arrange_descriptors(fds);
   refuse_core_dumps();

@@ -33,6 +33,9 @@ struct BackendContext {
 class Backend {
 public:
   virtual ~Backend() = default;
+  /// Once in each worker, before any user code runs there. There is no group yet: neither `store` nor `descriptors` is
+  /// set, and an elastic group may give the worker another rank later.
+  virtual void on_setup(const BackendContext& /*context*/) {}
   /// On all workers at once: at the start, and again (after on_shutdown()) when a worker was replaced.
   virtual void on_start(const BackendContext& context) = 0;
   virtual void on_shutdown() {}

@@ -60,9 +60,11 @@ Json train_one_pass(const Json& settings) {
                      .values = {{"losses", losses}, {"batches", batches}},
                      .batch = ElasticBatch::keep_global});
   state.resume();
-  const auto epoch = loader.epoch();
-  losses = 0;
-  batches = 0;
+  const auto epoch = settings.at("pass").get<std::int64_t>();
+  if (loader.epoch() == epoch) {  // else an earlier attempt has done it, and died behind its last save
+    losses = 0;
+    batches = 0;
+  }
   for (auto step : state.epochs(epoch + 1))
     step.run([&] {
       auto& [inputs, targets] = loader.next();

@@ -67,7 +67,8 @@ bool RestartWindow::allow(Time now) {
 
 FailurePolicy::FailurePolicy(RetryLimits limits)
     : limits_(limits),
-      window_(limits.window_restarts, limits.window),
+      lost_workers_{RestartWindow(limits.window_restarts, limits.window)},
+      user_errors_(lost_workers_),
       preemptions_(limits.window_preemptions, limits.preemption_window) {}
 
 void FailurePolicy::attempt_begun(Time now) {
@@ -97,7 +98,7 @@ RetryDecision FailurePolicy::decide_restart(const Failure& failure, Time now) {
   count += 1;
   is_restart_ = true;
   return {
-      true, next_delay(),
+      true, next_delay(budget_of(failure.kind)),
       fmt::format("restart {} of {}", count, limits_.max_retries < 0 ? "any" : std::to_string(limits_.max_retries))};
 }
 
@@ -110,7 +111,7 @@ std::string FailurePolicy::why_hopeless(const Failure& failure, Time now) {
     last_user_error_ = place;
   }
   if (died_at_once(now)) {
-    if (window_.allow(now)) return {};
+    if (budget_of(failure.kind).window.allow(now)) return {};
     return fmt::format("crash loop: {} restarts within {} s without progress between them", limits_.window_restarts,
                        seconds(limits_.window));
   }
@@ -136,20 +137,22 @@ RetryDecision FailurePolicy::decide_preemption(Time now) {
   return {true, Duration{0}, fmt::format("restart after preemption {}, which costs no retry", counts_.preemptions)};
 }
 
-Duration FailurePolicy::next_delay() {
+Duration FailurePolicy::next_delay(Budget& budget) const {
   Duration delay{0};
-  if (without_progress_ > 0) {
-    const int doublings = std::min(without_progress_ - 1, 20);
+  if (budget.without_progress > 0) {
+    const int doublings = std::min(budget.without_progress - 1, 20);
     delay = std::min(limits_.longest_delay, limits_.first_delay * (1 << doublings));
   }
-  without_progress_ += 1;
+  budget.without_progress += 1;
   return delay;
 }
 
 void FailurePolicy::progress() {
-  window_.clear();
+  for (auto* budget : {&lost_workers_, &user_errors_}) {
+    budget->window.clear();
+    budget->without_progress = 0;
+  }
   preemptions_.clear();
-  without_progress_ = 0;
   fruitless_ = 0;
   progressed_ = true;
 }
@@ -164,8 +167,9 @@ void FailurePolicy::replay(const Decision& decision) {
   const bool user_error = decision.cause == FailureKind::user_error;
   (user_error ? counts_.user_errors : counts_.lost_workers) += 1;
   if (user_error) last_user_error_.emplace(decision.round, decision.step, decision.error);
-  window_.allow(decision.time);
-  without_progress_ += 1;
+  auto& budget = budget_of(decision.cause);
+  budget.window.allow(decision.time);
+  budget.without_progress += 1;
   is_restart_ = true;
 }
 

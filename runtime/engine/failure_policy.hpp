@@ -70,10 +70,10 @@ struct RestartCounts {
   int preemptions = 0;
 };
 
-/// Three budgets (lost workers, user errors, preemptions), a window that ends crash loops, and an end for runs that do
-/// not get anywhere. What counts is the stretch from the begin of an attempt, or from where it went on in place, to the
-/// next failure. One that ends before its first round or step, and soon, has died at once: the window is for those. Any
-/// other stretch without progress is fruitless.
+/// Three budgets (lost workers, user errors, preemptions), each with a window that ends crash loops, and an end for
+/// runs that do not get anywhere, whatever the cause. What counts is the stretch from the begin of an attempt, or from
+/// where it went on in place, to the next failure. One that ends before its first round or step, and soon, has died at
+/// once: the window is for those. Any other stretch without progress is fruitless.
 class FailurePolicy {
 public:
   explicit FailurePolicy(RetryLimits limits);
@@ -92,18 +92,24 @@ public:
   const RestartCounts& restarts() const { return counts_; }
 
 private:
+  /// Of one cause.
+  struct Budget {
+    RestartWindow window;
+    int without_progress = 0;  // restarts: the back-off
+  };
   RetryDecision decide_restart(const Failure& failure, Time now);
   RetryDecision decide_preemption(Time now);
   bool died_at_once(Time now) const;
   std::string why_hopeless(const Failure& failure, Time now);
-  Duration next_delay();
+  Budget& budget_of(FailureKind kind) { return kind == FailureKind::user_error ? user_errors_ : lost_workers_; }
+  Duration next_delay(Budget& budget) const;
 
   RetryLimits limits_;
-  RestartWindow window_;
+  Budget lost_workers_;
+  Budget user_errors_;
   RestartWindow preemptions_;
   RestartCounts counts_;
-  int without_progress_ = 0;  // restarts of either kind: the back-off
-  int fruitless_ = 0;         // restarts that got nowhere new
+  int fruitless_ = 0;  // restarts that got nowhere new
   bool is_restart_ = false;
   bool worked_ = false;
   bool progressed_ = false;

@@ -132,6 +132,8 @@ public:
   /// `failure` is set when the function threw. `saw_notice`: it has looked at a notice of preemption, so its return may
   /// be the answer to that.
   GroupActions done(int rank, RankEnd end, std::optional<Failure> failure, Time now, bool saw_notice = false);
+  /// The function has been left, and what it saved is still being written: done() follows, however long that takes.
+  void saving(int rank);
 
   /// The worker will be taken away: all ranks are told. When it leaves its function after that, or at the deadline, it
   /// is replaced; functions that can go on in place do, others run again.
@@ -189,6 +191,7 @@ private:
     bool frozen = false;
     bool going = false;   // its end is certain, and not our doing
     bool killed = false;  // by us: its death is no failure
+    bool saving = false;  // out of the function, but not done()
     bool preempted = false;
     std::optional<Time> taken_at = {};  // not later, if it is preempted
     int start_failures = 0;
@@ -249,7 +252,8 @@ private:
   void try_again_later(Failure failure, Time now, GroupActions& actions);
   void lost_while_starting(int rank, const std::string& cause, std::vector<std::string> lines, Time now,
                            GroupActions& actions);
-  void kill_or_abandon(GroupActions& actions);
+  void stop_took_too_long(Time now, GroupActions& actions);
+  void kill_or_abandon(GroupActions& actions, bool even_writing);
   void end_leave_if_gone(GroupActions& actions);
   void tick_leave(Time now, GroupActions& actions);
   void announce_preempted(int rank, GroupActions& actions) const;

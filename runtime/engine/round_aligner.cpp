@@ -15,8 +15,8 @@ void RoundAligner::add(int rank, std::string report, Time now) {
   if (slot.waiting.empty()) ranks_waiting_ += 1;
   slot.waiting_bytes += report.size();
   slot.waiting.push_back({slot.reported, std::move(report)});
-  last_add_ = now;
-  if (out_of_credit(slot) && !stalled_since_) stalled_since_ = now;
+  last_add_ = time_.advance(now);
+  if (out_of_credit(slot) && !stalled_since_) stalled_since_ = last_add_;
 }
 
 void RoundAligner::finish(int rank) { ranks_.at(static_cast<std::size_t>(rank)).finished = true; }
@@ -32,6 +32,7 @@ void RoundAligner::regroup(const std::vector<int>& members, const std::vector<in
   for (int rank : newcomers) {
     auto& slot = ranks_.at(static_cast<std::size_t>(rank));
     slot.reported = furthest;
+    slot.finished = false;
     // The one before it was ahead of all others; it is told again.
     while (!slot.waiting.empty() && slot.waiting.back().round > furthest) {
       slot.waiting_bytes -= slot.waiting.back().bytes.size();
@@ -75,12 +76,13 @@ bool RoundAligner::out_of_credit(const Rank& rank) const {
   return rank.waiting.size() >= limits_.window_reports || rank.waiting_bytes >= limits_.window_bytes;
 }
 
-std::optional<Failure> RoundAligner::check(Time now) const {
+std::optional<Failure> RoundAligner::check(Time now) {
   const bool short_rank = std::any_of(ranks_.begin(), ranks_.end(), [this](const Rank& slot) {
     return slot.finished && slot.member && slot.reported == taken_;
   });
   if (short_rank && ranks_waiting_ > 0) return unequal("a rank returned while others had reported more often");
-  if (stalled_since_ && now - *stalled_since_ >= limits_.report_deadline)
+  const auto lived = time_.advance(now);
+  if (stalled_since_ && lived - *stalled_since_ >= limits_.report_deadline)
     return unequal(fmt::format("a rank waited {} ms (report_deadline) for the reports of others",
                                limits_.report_deadline.count()));
   return std::nullopt;
@@ -88,23 +90,27 @@ std::optional<Failure> RoundAligner::check(Time now) const {
 
 std::optional<Time> RoundAligner::deadline() const {
   if (!stalled_since_) return std::nullopt;
-  return *stalled_since_ + limits_.report_deadline;
+  return time_.when(*stalled_since_ + limits_.report_deadline);
 }
 
 Failure RoundAligner::unequal(const std::string& how) const {
+  std::vector<std::size_t> members;  // a position among them is what people call a rank
+  for (std::size_t place = 0; place < ranks_.size(); ++place)
+    if (ranks_[place].member) members.push_back(place);
+  const auto fewest = std::min_element(members.begin(), members.end(), [this](std::size_t a, std::size_t b) {
+    return ranks_[a].reported < ranks_[b].reported;
+  });
   std::string counts;
-  const auto fewest = std::min_element(ranks_.begin(), ranks_.end(),
-                                       [](const Rank& a, const Rank& b) { return a.reported < b.reported; });
-  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-    if (rank == 16 && ranks_.size() > 17) {
-      counts += fmt::format(", and {} more ranks", ranks_.size() - rank);
+  for (std::size_t rank = 0; rank < members.size(); ++rank) {
+    if (rank == 16 && members.size() > 17) {
+      counts += fmt::format(", and {} more ranks", members.size() - rank);
       break;
     }
-    counts += fmt::format("{}rank {}: {}", rank == 0 ? "" : ", ", rank, ranks_[rank].reported);
+    counts += fmt::format("{}rank {}: {}", rank == 0 ? "" : ", ", rank, ranks_[members[rank]].reported);
   }
   return {FailureKind::fatal,
           ErrorCode::unequal_reports,
-          static_cast<int>(fewest - ranks_.begin()),
+          static_cast<int>(*fewest),
           fmt::format("ranks reported unequally often: {} ({}). Every rank must call train::report() equally often; "
                       "report on all ranks, not only on rank 0",
                       counts, how),

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/engine/failure.hpp"
+#include "runtime/engine/liveness.hpp"
 
 namespace troupe::engine {
 
@@ -26,7 +27,7 @@ public:
     /// A rank that has this much waiting for other ranks cannot report any more (its credit is used up).
     std::size_t window_reports = 1024;
     std::size_t window_bytes = std::size_t{1} << 20;
-    Duration report_deadline = std::chrono::seconds(60);
+    Duration report_deadline = std::chrono::seconds(60);  ///< of lived time
   };
 
   explicit RoundAligner(Limits limits) : limits_(limits), ranks_(static_cast<std::size_t>(limits.world_size)) {}
@@ -46,7 +47,7 @@ public:
 
   /// The failure of ranks that reported unequally often: one has returned with fewer reports than another has sent, or
   /// one has been out of credit for the report deadline because others reported fewer.
-  std::optional<Failure> check(Time now) const;
+  std::optional<Failure> check(Time now);
   /// When check() should be asked again even if nothing happens.
   std::optional<Time> deadline() const;
 
@@ -74,8 +75,9 @@ private:
   std::size_t ranks_waiting_ = 0;  // ranks with a report that waits
   std::int64_t taken_ = 0;         // rounds
   bool regrouped_ = false;         // not every rank takes part in every round
-  Time last_add_{};
-  std::optional<Time> stalled_since_;
+  LivedTime time_{std::chrono::seconds(1)};
+  Duration last_add_{0};
+  std::optional<Duration> stalled_since_;
 };
 
 }  // namespace troupe::engine

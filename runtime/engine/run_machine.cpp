@@ -58,8 +58,10 @@ void RunMachine::progress() {
 
 RunActions RunMachine::attempt_ended(std::optional<Failure> failure, Time now) {
   if (state_ == State::stopping) {
-    // A thread that does not stop is worth more than the reason it was asked to.
-    if (failure && failure->code == ErrorCode::deadline) return finish(RunStatus::failed, std::move(failure), "");
+    // A thread that does not stop is worth more than the reason it was asked to, unless somebody pressed Ctrl-C: who
+    // waits for that has heard enough, and shutdown() names the thread.
+    const bool is_stuck = failure && failure->code == ErrorCode::deadline;
+    if (is_stuck && stop_reason_ != StopReason::interrupted) return finish(RunStatus::failed, std::move(failure), "");
     return finish_stopped();
   }
   const auto go_on_at = std::exchange(go_on_at_, std::nullopt);

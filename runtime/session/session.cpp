@@ -199,7 +199,9 @@ Json give_back(const Checkpoint& result) {
 }
 
 void Session::finish() noexcept {
-  if (checkpoints_) checkpoints_->finish();
+  if (!checkpoints_) return;
+  if (on_saving_ && checkpoints_->saves() > 0) on_saving_();
+  checkpoints_->finish();
 }
 
 void Session::notify_preemption(train::PreemptionNotice notice) {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -102,8 +103,12 @@ public:
   /// User code has been told.
   bool saw_preemption() const { return saw_preemption_; }
 
-  /// The attempt's checkpoints go through this; set before the function runs.
-  void keep_checkpoints(std::shared_ptr<CheckpointClient> client) { checkpoints_ = std::move(client); }
+  /// The attempt's checkpoints go through this; set before the function runs. `on_saving`: the function was left, and
+  /// its saves may still take a while.
+  void keep_checkpoints(std::shared_ptr<CheckpointClient> client, std::function<void()> on_saving = {}) {
+    checkpoints_ = std::move(client);
+    on_saving_ = std::move(on_saving);
+  }
   /// Throws invalid_state outside a run; `caller` is named then.
   CheckpointClient& checkpoints(const char* caller) const;
   void save_checkpoint(const Checkpoint& state, bool sharded, const Json& metrics);
@@ -174,6 +179,7 @@ private:
   std::shared_ptr<RankData> data_ = std::make_shared<RankData>();
   const std::shared_ptr<ReportChannel> channel_;
   std::shared_ptr<CheckpointClient> checkpoints_;
+  std::function<void()> on_saving_;
   const bool detailed_metrics_ = false;
   std::atomic<bool> stop_{false};  // written under the mutex: no waiter may miss it
   std::mutex stop_mutex_;

@@ -5,7 +5,7 @@ namespace troupe {
 
 struct InitOptions {
   /// Ctrl-C and SIGTERM end an active run in good order. The handlers are installed while a run is active, and the
-  /// previous ones are restored after it. False: signals are left alone.
+  /// previous ones are restored after it. False: both are left alone. SIGPIPE is ignored from init() on either way.
   bool signal_handlers = true;
 };
 

@@ -62,6 +62,7 @@ public:
 
 private:
   Trainer& trainer(int max_retries);
+  std::int64_t next_pass() const;
   Json run(const Fn& function, int max_retries);
 
   TrainingPass pass_;

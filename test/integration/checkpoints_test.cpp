@@ -6,6 +6,8 @@
 #include <fstream>
 #include <set>
 
+#include <fmt/format.h>
+
 #include "checkpoint/journal.hpp"
 #include "test/integration/support.hpp"
 #include "test/unit/thrown.hpp"
@@ -57,6 +59,20 @@ void save_losses(const Config& config) {
 std::string text_of(const Checkpoint& checkpoint) {
   const auto directory = checkpoint.as_directory();
   return read_file(directory.path() / "model.txt") + " " + read_file(directory.path() / "deep" / "more.txt");
+}
+
+/// Of the shapes that braces have: one entry, a string, a list of two strings, dictionaries in each other.
+bool is_shape(const Checkpoint& checkpoint, int shape) {
+  switch (shape) {
+    case 0:
+      return checkpoint.value("epoch", 0) == 1;
+    case 1:
+      return checkpoint.value("name", std::string()) == "resnet";
+    case 2:
+      return checkpoint.value("layers", std::vector<std::string>()) == std::vector<std::string>{"conv", "linear"};
+    default:
+      return checkpoint.contains("nested") && checkpoint.at<Checkpoint>("nested").at<Checkpoint>("a").at<int>("b") == 1;
+  }
 }
 
 int id_of(const std::optional<Checkpoint>& checkpoint) { return checkpoint->at<int>("_current_checkpoint_id"); }
@@ -331,6 +347,34 @@ DOCTEST_TEST_CASE("a score that is missing ends the run and keeps the checkpoint
   DOCTEST_CHECK(trainer->latest_checkpoint()->at<int>("epoch") == 1);
 }
 
+DOCTEST_TEST_CASE("a score that is missing ends the run although the function has returned, and no checkpoint goes") {
+  const auto saves_four = [] {
+    for (int epoch = 1; epoch <= 4; ++epoch) train::save_checkpoint({{"loss", epoch}});
+  };
+  const auto check = [&](const TrainerOptions& options) {
+    TestTrainer trainer(options);
+    const auto error = error_of([&] {
+      trainer->run(saves_four, {.checkpoint_strategy = {.num_to_keep = 1, .checkpoint_score_attribute = "los"}});
+    });
+    DOCTEST_CHECK(error.training_failed);
+    DOCTEST_CHECK(error.code == ErrorCode::invalid_option);
+    DOCTEST_CHECK(error.says("\"los\""));
+    const auto saved = names_in(trainer->latest_checkpoint_dir());
+    DOCTEST_CHECK(!saved.empty());
+    DOCTEST_CHECK(saved.size() == trainer->checkpoint_errors().size());
+    const auto run = Json::parse(read_file(trainer->latest_run_dir() / "run.json"));
+    DOCTEST_CHECK(run["outcome"]["status"] == "failed");
+    DOCTEST_CHECK(run["checkpoints"]["committed"] == saved.size());
+    // Nothing is lost: with the right name the best one is found.
+    const auto before = trainer->latest_checkpoint()->at<int>("loss");
+    trainer->run([] {},
+                 {.checkpoint_strategy = {.num_to_keep = 1, .checkpoint_score_attribute = "loss"}, .resume = true});
+    DOCTEST_CHECK(trainer->best_checkpoints().at(0).first.at<int>("loss") == before);
+  };
+  on_both_placements([&](Placement placement) { check({.num_workers = 2, .placement = placement}); });
+  check({.num_workers = 0});
+}
+
 DOCTEST_TEST_CASE("a bad checkpoint strategy is refused before anything runs") {
   TestTrainer trainer({.num_workers = 1, .placement = Placement::thread});
   const auto error = error_of([&] { trainer->run([] {}, {.checkpoint_strategy = {.num_to_keep = -3}}); });
@@ -412,12 +456,39 @@ DOCTEST_TEST_CASE("outside a run checkpoints are refused with a hint") {
 DOCTEST_TEST_CASE("braces of all shapes arrive in the driver as they were written") {
   TestTrainer trainer({.num_workers = 1, .placement = Placement::thread});
   trainer->run([] {
+    train::save_checkpoint({{"epoch", 1}});
     train::save_checkpoint({{"name", "resnet"}});
-    train::report({{"name", "resnet"}},
-                  {{"name", "resnet"}, {"layers", {"conv", "linear"}}, {"nested", {{"a", {{"b", 1}}}}}});
+    train::save_checkpoint({{"layers", {"conv", "linear"}}});
+    train::save_checkpoint({{"nested", {{"a", {{"b", 1}}}}}});
+    train::report({{"epoch", 1}}, {{"epoch", 1}});
+    train::report({{"name", "resnet"}}, {{"name", "resnet"}});
+    train::report({{"layers", {"conv", "linear"}}}, {{"layers", {"conv", "linear"}}});
+    train::report({{"nested", {{"a", {{"b", 1}}}}}}, {{"nested", {{"a", {{"b", 1}}}}}});
   });
-  const auto latest = *trainer->latest_checkpoint();
-  DOCTEST_CHECK(latest.at<std::string>("name") == "resnet");
-  DOCTEST_CHECK(latest.at<std::vector<std::string>>("layers") == std::vector<std::string>{"conv", "linear"});
-  DOCTEST_CHECK(latest.at<Checkpoint>("nested").at<Checkpoint>("a").at<int>("b") == 1);
+  for (int shape = 0; shape < 8; ++shape) {
+    DOCTEST_CAPTURE(shape);
+    const auto saved =
+        Checkpoint::from_path(trainer->latest_checkpoint_dir() / fmt::format("checkpoint_{:06}", shape + 1));
+    DOCTEST_CHECK(is_shape(saved, shape % 4));
+  }
+  const auto best = trainer->best_checkpoints();  // the newest first
+  DOCTEST_REQUIRE(best.size() == 8);
+  DOCTEST_CHECK(best[3].second["epoch"] == 1);
+  DOCTEST_CHECK(best[2].second["name"] == "resnet");
+  DOCTEST_CHECK(best[1].second["layers"] == Json{"conv", "linear"});
+  DOCTEST_CHECK(best[0].second["nested"]["a"]["b"] == 1);
+}
+
+DOCTEST_TEST_CASE("braces of all shapes are what a run starts from") {
+  TestTrainer trainer({.num_workers = 1, .placement = Placement::thread});
+  const auto shape_of = [] {
+    const auto loaded = train::load_checkpoint();
+    int shape = 0;
+    while (shape < 4 && !(loaded && is_shape(*loaded, shape))) ++shape;
+    return shape;
+  };
+  DOCTEST_CHECK(trainer->run(shape_of, {.checkpoint = {{"epoch", 1}}})[0] == 0);
+  DOCTEST_CHECK(trainer->run(shape_of, {.checkpoint = {{"name", "resnet"}}})[0] == 1);
+  DOCTEST_CHECK(trainer->run(shape_of, {.checkpoint = {{"layers", {"conv", "linear"}}}})[0] == 2);
+  DOCTEST_CHECK(trainer->run(shape_of, {.checkpoint = {{"nested", {{"a", {{"b", 1}}}}}}})[0] == 3);
 }

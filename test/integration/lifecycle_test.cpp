@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // start, run, shutdown in all orders; two trainers; log directories; what a trainer prints.
+#include <unistd.h>
+
+#include <array>
 #include <atomic>
+#include <cstdio>
 #include <future>
 #include <sstream>
 
@@ -109,6 +113,43 @@ DOCTEST_TEST_CASE("shutdown on another thread ends a run with an error") {
     DOCTEST_CHECK(error.says("shut down"));
     DOCTEST_CHECK(trainer->run(fn<rank_plus>).at(1) == 1);
   });
+}
+
+DOCTEST_TEST_CASE("shutdown before a run has begun ends it with an error") {
+  on_both_placements([](Placement placement) {
+    TestTrainer trainer({.num_workers = 2, .placement = placement});
+    auto callback = std::make_shared<FunctionCallback>();
+    callback->on_start = [&](const auto&) { trainer->shutdown(); };
+    const auto error = error_of([&] { trainer->run(fn<report_until_stopped>, {.callbacks = {callback}}); });
+    DOCTEST_CHECK(error.code == ErrorCode::invalid_state);
+    DOCTEST_CHECK(error.says("shut down"));
+    DOCTEST_CHECK(trainer->run(fn<rank_plus>).at(1) == 1);
+  });
+}
+
+DOCTEST_TEST_CASE("a thread of the program that reads from a stream holds nobody up") {
+  std::array<int, 2> ends{};
+  DOCTEST_REQUIRE(::pipe(ends.data()) == 0);
+  std::FILE* stream = ::fdopen(ends[0], "r");
+  std::promise<void> reading;
+  auto reader = std::async(std::launch::async, [&] {
+    ::flockfile(stream);  // as long as the read takes
+    reading.set_value();
+    const int got = std::fgetc(stream);
+    ::funlockfile(stream);
+    return got;
+  });
+  reading.get_future().wait();
+  on_both_placements([](Placement placement) {
+    TestTrainer trainer({.num_workers = 1, .placement = placement});
+    DOCTEST_CHECK(trainer->run(fn<rank_plus>).at(0) == 0);
+  });
+  TestTrainer local({.num_workers = 0});
+  DOCTEST_CHECK(local->run(fn<rank_plus>).at(0) == 0);
+  DOCTEST_CHECK(::write(ends[1], "x", 1) == 1);
+  DOCTEST_CHECK(reader.get() == 'x');
+  std::fclose(stream);
+  ::close(ends[1]);
 }
 
 DOCTEST_TEST_CASE("a run beside a run of the same trainer is refused") {

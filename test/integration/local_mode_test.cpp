@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // num_workers = 0: everything happens in the caller's thread, with the same API.
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <thread>
@@ -27,6 +28,22 @@ struct Counter {
 };
 
 }  // namespace
+
+DOCTEST_TEST_CASE("a run in local mode that cannot be given its checkpoint ends with an error") {
+  TestTrainer trainer({.num_workers = 0});
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  auto callback = std::make_shared<FunctionCallback>();
+  callback->on_start = [&](const auto&) {
+    const rlimit none{0, before.rlim_max};  // no further descriptor
+    ::setrlimit(RLIMIT_NOFILE, &none);
+  };
+  callback->on_finish = [&](bool) { ::setrlimit(RLIMIT_NOFILE, &before); };
+  const Checkpoint large{{"text", std::string(200'000, 'x')}};
+  const auto error = error_of([&] { trainer->run(fn<report_three>, {.callbacks = {callback}, .checkpoint = large}); });
+  DOCTEST_CHECK(error.code == ErrorCode::io);
+  DOCTEST_CHECK(trainer->run(fn<report_three>, {.checkpoint = large}).size() == 1);
+}
 
 DOCTEST_TEST_CASE("local mode runs the function in the caller's thread") {
   TestTrainer trainer({.num_workers = 0});

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <csignal>
 #include <cstdlib>
@@ -135,6 +136,28 @@ void kill_rank(Trainer& trainer, int rank) {
 }
 
 }  // namespace
+
+DOCTEST_TEST_CASE("workers that die at random times of a start are replaced, or the start says why it failed") {
+  const auto seed = any_seed();
+  DOCTEST_MESSAGE("seed ", seed);
+  DOCTEST_CAPTURE(seed);
+  Dice dice(seed);
+  for (int start = 0; start < 8; ++start) {
+    TestTrainer trainer({.num_workers = 3});
+    std::atomic<bool> up = false;
+    const auto pause = microseconds(dice.below(30'000));
+    const auto victim = dice.below(1000);
+    std::thread attacker([&] {
+      std::this_thread::sleep_for(pause);
+      const auto workers = workers_now();
+      if (!up && !workers.empty()) ::kill(workers[static_cast<std::size_t>(victim) % workers.size()], SIGKILL);
+    });
+    trainer->start();  // one death is no reason to fail
+    up = true;
+    attacker.join();
+    DOCTEST_CHECK(trainer->run(fn<train_steadily>, {.config = {{"floats", 10}}}).size() == 3);
+  }
+}
 
 DOCTEST_TEST_CASE("one rank after the other dies at random times") {
   train_under({.workers = 3, .attacks = 4}, [](Trainer& trainer, Dice& dice) { kill_rank(trainer, dice.below(3)); });

@@ -17,6 +17,9 @@ namespace fs = std::filesystem;
 // Hooks take no config; the environment and thread-local state carry what they need.
 thread_local int hook_calls = 0;
 
+/// A backend was prepared, and no hook had run then.
+thread_local bool prepared_before_hook = false;
+
 void counting_hook() { hook_calls += 1; }
 int read_hook_calls() { return hook_calls; }
 
@@ -29,6 +32,10 @@ class NotingBackend : public Backend {
 public:
   explicit NotingBackend(const Json& options) : folder_(options["folder"].get<std::string>()), options_(options) {}
 
+  void on_setup(const BackendContext& context) override {
+    if (options_.value("throw_on_setup", -1) == context.world_rank) throw std::runtime_error("port is taken");
+    prepared_before_hook = hook_calls == 0;
+  }
   void on_start(const BackendContext& context) override {
     name_ = "rank_" + std::to_string(context.world_rank);
     std::ofstream(folder_ / (name_ + "_start"))
@@ -155,16 +162,26 @@ DOCTEST_TEST_CASE("a backend is set up on every worker and taken down at shutdow
   });
 }
 
-DOCTEST_TEST_CASE("a backend that throws in on_start fails start with its rank and text") {
+DOCTEST_TEST_CASE("a backend that throws in on_start or on_setup fails start with its rank and text") {
+  on_both_placements([](Placement placement) {
+    for (const auto* when : {"throw_on_start", "throw_on_setup"}) {
+      TempFolder notes;
+      TestTrainer trainer(
+          {.backend = {"noting", {{"folder", notes.path()}, {when, 1}}}, .num_workers = 2, .placement = placement});
+      const auto error = error_of([&] { trainer->start(); });
+      DOCTEST_CHECK(error.rank == 1);
+      DOCTEST_CHECK(error.says("port is taken"));
+      DOCTEST_CHECK(!trainer->started());
+    }
+  });
+}
+
+DOCTEST_TEST_CASE("a backend is prepared on each worker before the hook runs") {
   on_both_placements([](Placement placement) {
     TempFolder notes;
-    TestTrainer trainer({.backend = {"noting", {{"folder", notes.path()}, {"throw_on_start", 1}}},
-                         .num_workers = 2,
-                         .placement = placement});
-    const auto error = error_of([&] { trainer->start(); });
-    DOCTEST_CHECK(error.rank == 1);
-    DOCTEST_CHECK(error.says("port is taken"));
-    DOCTEST_CHECK(!trainer->started());
+    TestTrainer trainer({.backend = {"noting", {{"folder", notes.path()}}}, .num_workers = 2, .placement = placement});
+    trainer->start(fn<counting_hook>);
+    DOCTEST_CHECK(trainer->execute([] { return prepared_before_hook && hook_calls == 1; }) == std::vector{true, true});
   });
 }
 

@@ -30,6 +30,14 @@ void swallow_stop() {
 
 Json rank() { return train::world_rank(); }
 
+/// Large enough that writing it takes longer than the deadline below.
+void save_much_and_wait() {
+  const std::size_t bytes = train::world_rank() == 0 ? std::size_t{400} << 20 : 1;
+  train::save_checkpoint({{"data", TensorData::of(std::vector<std::uint8_t>(bytes, 7))}});
+  train::report({{"x", 1}});
+  train::wait_for_stop();
+}
+
 // For thread ranks that must be let go.
 std::atomic<bool> let_go{false};
 std::atomic<int> stuck_count{0};
@@ -73,6 +81,16 @@ DOCTEST_TEST_CASE("a function that never returns is ended when a callback stops 
   const auto error = error_of([&] { trainer->run(fn<never_return>, {.callbacks = {callback}}); });
   DOCTEST_CHECK(error.code == ErrorCode::callback_failed);
   DOCTEST_CHECK(error.says("enough"));
+}
+
+DOCTEST_TEST_CASE("a worker that was stopped writes what it saved before, however long that takes") {
+  TestTrainer trainer({.num_workers = 2, .shutdown_deadline = milliseconds(20)});
+  auto callback = std::make_shared<FunctionCallback>();
+  callback->on_result = [](const auto&, const ResultInfo& info) { info.stop(); };
+  trainer->run(fn<save_much_and_wait>, {.callbacks = {callback}});
+  const auto latest = trainer->latest_checkpoint();
+  DOCTEST_REQUIRE(latest);
+  DOCTEST_CHECK(latest->at<TensorData>("data").bytes() == std::size_t{400} << 20);
 }
 
 DOCTEST_TEST_CASE("survivors that do not stop are killed and the run goes on") {

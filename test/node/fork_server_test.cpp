@@ -52,6 +52,19 @@ DOCTEST_TEST_CASE("the first fork server comes as the program asked for") {
   DOCTEST_CHECK(worker.ask("getenv OMP_WAIT_POLICY") == (re_executed ? "PASSIVE" : "(unset)"));
 }
 
+DOCTEST_TEST_CASE("the fork server ignores signals that are meant for a whole job") {
+  TestWorker worker;
+  worker.pid();
+  const auto server = server_pid();
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) DOCTEST_CHECK(::kill(server, number) == 0);
+  TestWorker another;  // made behind the signals
+  DOCTEST_CHECK(another.ask("getenv OMP_NUM_THREADS") != "");
+  DOCTEST_CHECK(server_pid() == server);
+  // Workers do not ignore them.
+  DOCTEST_CHECK(::kill(another.pid(), SIGHUP) == 0);
+  DOCTEST_CHECK(another.wait_end().text == "killed by SIGHUP");
+}
+
 DOCTEST_TEST_CASE("a hundred workers are killed and replaced without a trace") {
   TestWorker first;
   first.ask("return");

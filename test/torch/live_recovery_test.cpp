@@ -262,7 +262,53 @@ Json train_elastic(const troupe::Config& config) {
   return {{"used", values_of(used)}, {"epoch", loader.epoch() + 1}, {"worlds", worlds}, {"taken", taken}};
 }
 
+/// Every worker saves its part of every step, until there are as many steps of each size of the group as were asked
+/// for. A worker that must leave returns by itself.
+Json save_in_shards(const troupe::Config& config) {
+  torch::nn::Linear net(2, 1);
+  fill(*net);
+  torch::optim::SGD optimizer(net->parameters(), 0.001);
+  net = tt::prepare_model(net);
+  std::vector<int> worlds;
+  train::Recoverable state({.model = net, .optimizer = optimizer, .values = {{"worlds", worlds}}});
+  for (auto step : state.steps(100000)) {
+    if (train::should_stop()) break;
+    step.run([&] {
+      optimizer.zero_grad();
+      net->forward(torch::ones({4, 2})).mean().backward();
+      optimizer.step();
+      if (worlds.empty() || worlds.back() != train::world_size()) worlds.push_back(train::world_size());
+    });
+    train::save_checkpoint({{"step", step.number()}}, {.sharded = true});
+    train::report({{"worlds", worlds}});
+    if (worlds == config["worlds"].get<std::vector<int>>()) break;
+  }
+  train::flush_checkpoints();
+  return worlds;
+}
+
 }  // namespace
+
+DOCTEST_TEST_CASE("a group that saves in shards gets smaller and larger again, and goes on saving") {
+  TestTrainer trainer({.backend = "torch", .num_workers = {1, 3}, .resources_per_worker = {{"CPU", 1}}});
+  auto callback = std::make_shared<FunctionCallback>();
+  std::size_t told = 0;
+  const std::vector<int> worlds{3, 2, 3, 1};
+  callback->on_result = [&](const std::vector<Json>& results, const auto&) {
+    const auto seen = results[0]["worlds"].size();
+    if (seen <= told || seen == worlds.size()) return;
+    told = seen;
+    trainer->resize(worlds[seen]);
+  };
+  trainer->start();
+  trainer->resize(3);
+  const auto results =
+      trainer->run(troupe::fn<save_in_shards>, {.config = {{"worlds", worlds}}, .callbacks = {callback}});
+  DOCTEST_REQUIRE(results.size() == 1);
+  DOCTEST_CHECK(results[0] == Json(worlds));
+  DOCTEST_REQUIRE(trainer->latest_checkpoint());
+  DOCTEST_CHECK(trainer->latest_checkpoint()->world_size() == 1);
+}
 
 DOCTEST_TEST_CASE("workers come and go in the middle of an epoch, and each sample is used once in it") {
   for (bool keep_global : {false, true}) {

@@ -29,9 +29,14 @@ void note(const Json& config, const std::string& what) {
 }
 
 /// In the pass that the config names, rank 1 dies in its third step; once. Who comes in its place makes no step while
-/// there is a note "alone".
+/// there is a note "alone". With "late" it dies when the pass is over, behind its last save.
 struct MortalImpl : torch::nn::LinearImpl {
   explicit MortalImpl(Json given) : LinearImpl(2, 1), config(std::move(given)) {}
+  MortalImpl(const MortalImpl&) = default;
+  ~MortalImpl() override {
+    if (config.contains("late") && calls > 0 && train::world_rank() == 1 && is_first(config["late"], "dead"))
+      ::kill(::getpid(), SIGKILL);
+  }
   at::Tensor forward(const at::Tensor& input) {
     note(config, "step");
     calls += 1;
@@ -90,6 +95,12 @@ troupe::PyTorchTrainer make_trainer(const TempFolder& folder, Json config = Json
                                  .batch_size = 8,
                                  .logdir = folder.path() / "results",
                                  .resources_per_worker = {{"CPU", 1}}});
+}
+
+troupe::PyTorchTrainer make_mortal_trainer(const std::filesystem::path& logdir, const Json& config) {
+  return troupe::PyTorchTrainer(
+      tt::creators<make_mortal, make_data, make_sgd<Mortal>, loss_of>(),
+      {.config = config, .num_replicas = 2, .batch_size = 8, .logdir = logdir, .resources_per_worker = {{"CPU", 1}}});
 }
 
 }  // namespace
@@ -159,14 +170,9 @@ DOCTEST_TEST_CASE("each pass with a path replaces the state that lies there") {
 }
 
 DOCTEST_TEST_CASE("a pass that loses a worker in the middle goes on in place") {
-  const auto creators = tt::creators<make_mortal, make_data, make_sgd<Mortal>, loss_of>();
   TempFolder folder;
   const auto train = [&](const Json& config, const char* results) {
-    troupe::PyTorchTrainer trainer(creators, {.config = config,
-                                              .num_replicas = 2,
-                                              .batch_size = 8,
-                                              .logdir = folder.path() / results,
-                                              .resources_per_worker = {{"CPU", 1}}});
+    auto trainer = make_mortal_trainer(folder.path() / results, config);
     const auto statistics = trainer.train({.max_retries = 1});
     auto state = *trainer.state();
     state.erase("rng");  // nobody has seeded them
@@ -178,6 +184,19 @@ DOCTEST_TEST_CASE("a pass that loses a worker in the middle goes on in place") {
   DOCTEST_CHECK(found.second == wanted.second);
   DOCTEST_CHECK(read_file(folder.path() / "made0") == "2");  // rank 0 never left the pass
   DOCTEST_CHECK(read_file(folder.path() / "made1") == "22");
+}
+
+DOCTEST_TEST_CASE("a pass that loses a worker behind its last save is still one pass") {
+  TempFolder folder;
+  const auto train_twice = [&](const Json& config, const char* results) {
+    auto trainer = make_mortal_trainer(folder.path() / results, config);
+    const auto first = trainer.train({.max_retries = 1});
+    return std::vector<Json>{first, trainer.train({.max_retries = 1})};
+  };
+  const auto wanted = train_twice(Json::object(), "wanted");
+  DOCTEST_CHECK(wanted[1]["epoch"] == 1);
+  DOCTEST_CHECK(train_twice({{"late", folder.path().string()}}, "found") == wanted);
+  DOCTEST_CHECK_FALSE(is_first(folder.path().string(), "dead"));
 }
 
 DOCTEST_TEST_CASE("a trainer with a range goes on with fewer workers, and with more in a later pass") {

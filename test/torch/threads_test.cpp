@@ -46,6 +46,15 @@ DOCTEST_TEST_CASE("a worker process computes with its share of the cores, on all
   check({.backend = "torch", .num_workers = 2, .resources_per_worker = {{"CPU", 3}}}, 3);
 }
 
+DOCTEST_TEST_CASE("a worker has its share of the cores before its group is formed") {
+  const EnvironmentGuard unset("OMP_NUM_THREADS", nullptr);
+  TestTrainer trainer({.backend = "torch", .num_workers = 2, .resources_per_worker = {{"CPU", 3}}});
+  trainer->start(troupe::Fn([] {
+    if (at::get_num_threads() != 3) throw std::runtime_error(std::to_string(at::get_num_threads()) + " threads");
+  }));
+  DOCTEST_CHECK(trainer->started());
+}
+
 DOCTEST_TEST_CASE("OMP_NUM_THREADS of the program wins over the share of the cores") {
   const EnvironmentGuard chosen("OMP_NUM_THREADS", "2");
   TestTrainer trainer({.backend = "torch", .num_workers = 1, .resources_per_worker = {{"CPU", 3}}});

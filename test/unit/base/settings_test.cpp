@@ -81,6 +81,7 @@ const std::vector<Refused> refused = {
     {{.ping_deadline = -1ms}, {"ping_deadline = -1 ms", "0 (it may be silent) or more"}},
     {{.ping_interval = 100ms, .ping_deadline = 199ms}, {"ping_deadline = 199 ms", "at least two pings (200 ms"}},
     {{.progress_deadline = -1ms}, {"progress_deadline = -1 ms", "0 (no deadline) or more"}},
+    {{.rejoin_deadline = 0ms}, {"rejoin_deadline = 0 ms", "more than 0"}},
 };
 
 }  // namespace
@@ -120,6 +121,7 @@ DOCTEST_TEST_CASE("no options at all give one worker in a process with all cores
   DOCTEST_CHECK(settings.ping_interval == 1s);
   DOCTEST_CHECK(settings.ping_deadline == 10s);
   DOCTEST_CHECK(settings.progress_deadline == 0s);
+  DOCTEST_CHECK(settings.rejoin_deadline == 60s);
   DOCTEST_CHECK_FALSE(settings.replace_stragglers);
 }
 
@@ -145,7 +147,8 @@ DOCTEST_TEST_CASE("every option reaches the settings") {
                                           .ping_interval = 4ms,
                                           .ping_deadline = 8ms,
                                           .progress_deadline = 9ms,
-                                          .replace_stragglers = true});
+                                          .replace_stragglers = true,
+                                          .rejoin_deadline = 10ms});
   DOCTEST_CHECK(settings.backend.name == "torch");
   DOCTEST_CHECK(settings.backend.options.dump() == R"({"a":1,"gpus_per_worker":0.5})");  // for the worker's device
   DOCTEST_CHECK(settings.world_size == 7);
@@ -170,6 +173,7 @@ DOCTEST_TEST_CASE("every option reaches the settings") {
   DOCTEST_CHECK(settings.ping_deadline == 8ms);
   DOCTEST_CHECK(settings.progress_deadline == 9ms);
   DOCTEST_CHECK(settings.replace_stragglers);
+  DOCTEST_CHECK(settings.rejoin_deadline == 10ms);
 }
 
 DOCTEST_TEST_CASE("the review's spellings mean the same, also next to equal values") {

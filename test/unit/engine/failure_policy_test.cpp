@@ -69,6 +69,17 @@ DOCTEST_TEST_CASE("max_retries of -1 has no limit for a run that gets on") {
   for (int i = 0; i < 1000; ++i) DOCTEST_REQUIRE(run.fail(lost, Work::fresh).retry);
 }
 
+DOCTEST_TEST_CASE("user errors and lost workers have a window and a pause each") {
+  Attempts run({.max_retries = -1, .retry_user_errors = true, .window_restarts = 2});
+  for (int round = 0; round < 2; ++round) {
+    const auto pause = round == 0 ? 0ms : 100ms;
+    DOCTEST_CHECK(run.fail(lost).delay == pause);
+    DOCTEST_CHECK(run.fail(threw("bad batch", round)).delay == pause);
+  }
+  DOCTEST_CHECK(says(run.fail(lost), "crash loop"));
+  DOCTEST_CHECK(says(run.fail(threw("bad batch", 9)), "crash loop"));
+}
+
 DOCTEST_TEST_CASE("user errors are retried only if asked and from a budget of their own") {
   Attempts strict({.max_retries = 3});
   DOCTEST_CHECK_FALSE(strict.fail(threw()).retry);

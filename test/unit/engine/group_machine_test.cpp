@@ -45,6 +45,29 @@ DOCTEST_TEST_CASE("the group is started when the last worker is up") {
   DOCTEST_CHECK(find<GroupStarted>(group.bring_up(1)));
 }
 
+DOCTEST_TEST_CASE("a rank that still writes its saves is not killed when an attempt is stopped, unless at once") {
+  for (const bool can_kill : {true, false}) {
+    Fixture group(2, can_kill);
+    group.run();
+    group.machine.stop_attempt(false, group.now);
+    group.machine.saving(1);
+    group.finish(0, RankEnd::stopped);
+    for (int late = 0; late < 3; ++late) {
+      group.now += 5s;
+      const auto actions = group.machine.tick(group.now);
+      DOCTEST_CHECK(ranks_of<KillWorker>(actions).empty());
+      DOCTEST_REQUIRE(find<Tell>(actions));
+      DOCTEST_CHECK(find<Tell>(actions)->text.find("rank 1 still writes") != std::string::npos);
+    }
+    DOCTEST_CHECK(find<AttemptEnded>(group.finish(1, RankEnd::stopped)));
+  }
+  Fixture group(2);
+  group.run();
+  group.machine.stop_attempt(false, group.now);
+  group.machine.saving(1);
+  DOCTEST_CHECK(ranks_of<KillWorker>(group.machine.stop_attempt(true, group.now)) == Ranks{0, 1});
+}
+
 DOCTEST_TEST_CASE("a worker that dies while starting is tried three times") {
   Fixture group;
   group.machine.start(group.now);

@@ -108,6 +108,14 @@ DOCTEST_TEST_CASE("a thread that does not stop is reported even when the stop wa
   DOCTEST_CHECK(only<FinishRun>(end)->outcome.status == RunStatus::failed);
 }
 
+DOCTEST_TEST_CASE("an interrupt ends a run as one, even if a thread does not stop") {
+  RunMachine machine({});
+  machine.begin(Time{});
+  machine.stop(StopReason::interrupted);
+  auto end = machine.attempt_ended(Failure{FailureKind::fatal, troupe::ErrorCode::deadline, 2, "stuck", {}}, Time{});
+  DOCTEST_CHECK(only<FinishRun>(end)->outcome.status == RunStatus::interrupted);
+}
+
 DOCTEST_TEST_CASE("damage is answered at once or after the pause, and costs a retry") {
   RunMachine machine({.max_retries = 5});
   machine.begin(Time{});
@@ -137,9 +145,11 @@ DOCTEST_TEST_CASE("what was granted and could not be done in place costs nothing
   machine.damaged(threw, Time{});
   DOCTEST_CHECK(only<BeginAttempt>(machine.attempt_ended(threw, Time{})));
   DOCTEST_CHECK(machine.decisions().size() == 1);
-  DOCTEST_CHECK(machine.damaged(lost, Time{}).empty());
+  auto again = threw;
+  again.step = 6;
+  DOCTEST_CHECK(machine.damaged(again, Time{}).empty());
   const auto pause = machine.deadline();
-  DOCTEST_CHECK(machine.attempt_ended(lost, Time{}).empty());
+  DOCTEST_CHECK(machine.attempt_ended(again, Time{}).empty());
   DOCTEST_REQUIRE(machine.deadline());
   DOCTEST_CHECK(*machine.deadline() == *pause);
   DOCTEST_CHECK(only<BeginAttempt>(machine.tick(*pause)));

@@ -39,9 +39,11 @@ public:
     if (!fresh) return;
     granted.reset();
     fresh_ = true;
-    early_deaths_.clear();
     fruitless_ = 0;
-    pauses_ = 0;
+    for (int user : {0, 1}) {
+      early_deaths_[user].clear();
+      pauses_[user] = 0;
+    }
   }
 
   /// Whether a failure now may be followed by another attempt, or a damage by going on in place, as the documentation
@@ -82,29 +84,32 @@ private:
     if (user && std::exchange(last_place_, place) == place) return false;
     const bool early = !worked_ && !fresh_ && now - begun_ < limits_.window / (2 * limits_.window_restarts);
     if (early) {
-      std::erase_if(early_deaths_, [&](Time then) { return now - then >= limits_.window; });
-      if (static_cast<int>(early_deaths_.size()) == limits_.window_restarts) return false;
-      early_deaths_.push_back(now);
+      auto& deaths = early_deaths_[user];
+      std::erase_if(deaths, [&](Time then) { return now - then >= limits_.window; });
+      if (static_cast<int>(deaths.size()) == limits_.window_restarts) return false;
+      deaths.push_back(now);
     } else if (retried_ && !fresh_ && ++fruitless_ >= limits_.fruitless_restarts) {
       return false;
     }
     retries_[user] += 1;
     retried_ = true;
-    if (pauses_ > 0) not_before_ += std::min<Duration>(10s, 100ms * (1 << std::min(pauses_ - 1, 20)));
-    pauses_ += 1;
+    auto& pauses = pauses_[user];
+    if (pauses > 0) not_before_ += std::min<Duration>(10s, 100ms * (1 << std::min(pauses - 1, 20)));
+    pauses += 1;
     return true;
   }
 
   RetryLimits limits_;
+  // Of lost workers, and of user errors.
   int retries_[2] = {0, 0};
+  int pauses_[2] = {0, 0};
+  std::vector<Time> early_deaths_[2];
   bool retried_ = false;
   int fruitless_ = 0;
-  int pauses_ = 0;
   bool worked_ = false;
   bool fresh_ = false;
   Time begun_{};
   Time not_before_{};
-  std::vector<Time> early_deaths_;
   std::tuple<std::int64_t, std::optional<std::int64_t>, std::string> last_place_{-2, {}, ""};
 };
 

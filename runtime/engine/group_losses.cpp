@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of GroupMachine in which workers end: they are lost, given up, or told to leave.
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "runtime/engine/group_machine.hpp"
+
+namespace troupe::engine {
+
+// ---- losses ---------------------------------------------------------------------------------------------------------
+
+/// Its death is no failure, unless it was dying already.
+void GroupMachine::kill(int rank, GroupActions& actions) {
+  slot(rank).killed = !slot(rank).going;
+  actions.push_back(KillWorker{rank, false});
+}
+
+/// The first failure of an incident is its reason; what comes after the permission to go on is another one.
+void GroupMachine::note_failure(Failure failure) {
+  const bool is_another =
+      attempt_ == Attempt::regrouping && (permission_ == Permission::given || permission_ == Permission::not_needed);
+  if (!failure_ || is_another) failure_ = std::move(failure);
+}
+
+GroupActions GroupMachine::disconnected(int rank, Time now) {
+  GroupActions actions;
+  auto& s = slot(rank);
+  if (s.dropped) return actions;  // the others do without it
+  s.going = !s.killed;
+  if (s.state == State::running && attempt_ == Attempt::running && !leaving_) {
+    if (can_regroup(rank))
+      regroup(Permission::needed, now, actions);
+    else
+      halt_running(now, actions);
+  }
+  return actions;
+}
+
+GroupActions GroupMachine::give_up(int rank, const std::string& cause, Time now) {
+  const auto& s = slot(rank);
+  if (s.state == State::absent || s.state == State::stuck || s.killed || leaving_) return {};
+  if (!limits_.can_kill)
+    return fail_attempt(
+        Failure{FailureKind::fatal, ErrorCode::deadline, rank, fmt::format("rank {} is {}", rank_of(rank), cause), {}},
+        now);
+  auto actions = disconnected(rank, now);
+  actions.push_back(KillWorker{rank, false});
+  return actions;
+}
+
+GroupActions GroupMachine::lost(int rank, const std::string& cause, std::vector<std::string> log_lines, Time now) {
+  GroupActions actions;
+  auto& s = slot(rank);
+  const auto before = s.state;
+  if (before == State::absent || before == State::stuck) return actions;
+  const bool expected = s.killed || leaving_;
+  const bool was_in_function = in_function(rank);
+  const bool was_dropped = s.dropped;
+  const auto kind = s.preempted ? FailureKind::preempted : FailureKind::worker_lost;
+  s = Slot{.member = s.member, .start_failures = s.start_failures};
+  if (leaving_) {
+    end_leave_if_gone(actions);
+    return actions;
+  }
+  if (was_dropped) {
+    grow_if_wanted(now, actions);  // its place is free
+    end_attempt_if_quiet(actions);
+    return actions;
+  }
+  if (before == State::starting && expected) {  // given up already, but the next attempt may have begun meanwhile
+    if (attempt_ == Attempt::pending || kind == FailureKind::preempted) launch(rank, now, actions);
+    return actions;
+  }
+  if (before == State::starting) {
+    lost_while_starting(rank, cause, std::move(log_lines), now, actions);
+    return actions;
+  }
+  if (was_in_function) {
+    // One that we ended because it did not leave its step is no failure, but nobody has returned either.
+    if (!expected || attempt_ != Attempt::stopping)
+      note_failure({expected ? FailureKind::resized : kind, ErrorCode::worker_lost, rank, cause, std::move(log_lines)});
+    if (can_regroup(rank)) {
+      lost_in_regrouping(rank, expected ? Permission::not_needed : Permission::needed, now, actions);
+      return actions;
+    }
+    halt_running(now, actions);
+    launch(rank, now, actions);
+    end_attempt_if_quiet(actions);
+    return actions;
+  }
+  if (before == State::forming) {
+    launch(rank, now, actions);
+    abort_forming(actions);
+    return actions;
+  }
+  if (!s.member) {  // it was to make the group larger
+    plan_growth(now);
+    take_in_ready(now, actions);
+    return actions;
+  }
+  // An idle worker (or one that has returned its result) is replaced quietly; a crash loop waits for the next run.
+  const bool awaited = start_pending_ || attempt_ == Attempt::pending;
+  if (awaited || idle_restarts_.at(static_cast<std::size_t>(rank)).allow(now)) launch(rank, now, actions);
+  return actions;
+}
+
+void GroupMachine::lost_while_starting(int rank, const std::string& cause, std::vector<std::string> lines, Time now,
+                                       GroupActions& actions) {
+  auto& s = slot(rank);
+  s.start_failures += 1;
+  if (!shortage_ && s.start_failures < limits_.start_attempts) return launch(rank, now, actions);
+  could_not_start({FailureKind::fatal, ErrorCode::start_failed, rank,
+                   fmt::format("rank {} could not be started: {} while starting ({} times)", rank_of(rank), cause,
+                               s.start_failures),
+                   std::move(lines)},
+                  now, actions);
+  if (!shortage_) s.start_failures = 0;
+}
+
+void GroupMachine::came_back(int rank) {
+  if (slot(rank).state != State::stuck) return;
+  slot(rank).state = State::ready;
+  epoch_ += 1;  // it may have been forming a group that nobody waits for any more
+}
+
+GroupActions GroupMachine::frozen(int rank, bool is_frozen) {
+  GroupActions actions;
+  slot(rank).frozen = is_frozen;
+  // A stopped process would sleep through SIGTERM.
+  if (is_frozen && leaving_ && slot(rank).state != State::absent) actions.push_back(KillWorker{rank, false});
+  return actions;
+}
+
+// ---- shutdown -------------------------------------------------------------------------------------------------------
+
+GroupActions GroupMachine::leave(Duration patience, Time now) {
+  GroupActions actions;
+  if (leaving_) return actions;
+  leaving_ = true;
+  start_pending_ = false;
+  shortage_.reset();
+  if (attempt_ != Attempt::none) {
+    attempt_ = Attempt::none;
+    actions.push_back(AttemptEnded{Failure{
+        FailureKind::fatal, ErrorCode::invalid_state, -1, "the trainer was shut down while the run was active", {}}});
+  }
+  stop_deadline_.reset();
+  term_deadline_ = now + patience / 2;
+  kill_deadline_ = now + patience;
+  for (int rank = 0; rank < places(); ++rank) {
+    auto& s = slot(rank);
+    if (s.state == State::absent) continue;
+    if (s.state == State::stuck) s.state = State::running;  // one more chance: it may have ended, or end soon
+    if (s.registered && !s.frozen)
+      actions.push_back(SendLeave{rank});
+    else if (limits_.can_kill)
+      actions.push_back(KillWorker{rank, false});
+  }
+  end_leave_if_gone(actions);
+  return actions;
+}
+
+void GroupMachine::end_leave_if_gone(GroupActions& actions) {
+  if (gone_) return;
+  std::vector<int> stuck;
+  for (int rank = 0; rank < places(); ++rank) {
+    if (slot(rank).state == State::stuck)
+      stuck.push_back(rank);
+    else if (slot(rank).state != State::absent)
+      return;
+  }
+  gone_ = true;
+  term_deadline_.reset();
+  kill_deadline_.reset();
+  actions.push_back(GroupGone{std::move(stuck)});
+}
+
+void GroupMachine::tick_leave(Time now, GroupActions& actions) {
+  const bool kill = kill_deadline_ && now >= *kill_deadline_;
+  const bool terminate = term_deadline_ && now >= *term_deadline_;
+  if (!kill && !terminate) return;
+  term_deadline_.reset();
+  if (kill) kill_deadline_.reset();
+  for (int rank = 0; rank < places(); ++rank) {
+    auto& s = slot(rank);
+    if (s.state == State::absent || s.state == State::stuck) continue;
+    if (limits_.can_kill)
+      actions.push_back(KillWorker{rank, !kill});
+    else if (kill)
+      s.state = State::stuck;
+  }
+  if (kill && !limits_.can_kill) end_leave_if_gone(actions);
+}
+
+}  // namespace troupe::engine
