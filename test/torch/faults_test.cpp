@@ -116,9 +116,15 @@ DOCTEST_TEST_CASE("a rank killed in the middle of an all_reduce frees the others
     DOCTEST_CHECK(results[2] == pids[2]);
     check_lost(trainer.folder(), transport.name, {"lost0", "lost2"});
     // Nothing is left of the group that was lost.
-    const auto mapped = trainer->run(troupe::fn<mapped_groups>);
-    DOCTEST_CHECK(mapped[0] == mapped[1]);
-    DOCTEST_CHECK(mapped[2] == mapped[1].get<int>());
+    // An operation over Gloo that was left behind may hold its memory a moment longer.
+    const auto deadline = std::chrono::steady_clock::now() + patience;
+    const auto equally_many = [&] {
+      const auto mapped = trainer->run(troupe::fn<mapped_groups>);
+      return mapped[0] == mapped[1] && mapped[2] == mapped[1];
+    };
+    bool equal = equally_many();
+    while (!equal && std::chrono::steady_clock::now() < deadline) equal = equally_many();
+    DOCTEST_CHECK(equal);
   }
 }
 
