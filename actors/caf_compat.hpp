@@ -68,7 +68,7 @@ auto& state_of(Self* self) {
 /// The argument of an actor that takes none: CAF 0.17 would bind a reference to null when it spawns it.
 struct NoArgument {};
 
-/// Sends from an actor.
+/// Sends from an actor; a message to nobody is dropped.
 template <class Self, class Handle, class... Ts>
 void tell(Self* self, const Handle& to, Ts&&... values) {
 #if TROUPE_CAF_LEGACY
@@ -163,12 +163,15 @@ void add_types(caf::actor_system_config& config) {
 #endif
 }
 
-/// Two threads that sleep when idle: 0.44 x the round trip of the default policy, no wake-ups.
+/// Two threads that sleep when idle: 0.44 x the round trip of the default policy, no wake-ups. What comes over a
+/// connection is decoded by the thread that reads it: handing it to another costs a wake-up a message.
 inline void set_scheduler(caf::actor_system_config& config) {
 #if TROUPE_CAF_LEGACY
+  config.set("middleman.workers", std::size_t{0});
   config.set("scheduler.policy", caf::atom("sharing"));
   config.set("scheduler.max-threads", std::size_t{2});
 #else
+  config.set("caf.middleman.workers", std::size_t{0});
   config.set("caf.scheduler.policy", "sharing");
   config.set("caf.scheduler.max-threads", std::size_t{2});
 #endif

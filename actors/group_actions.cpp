@@ -58,8 +58,7 @@ void GroupState::act(const engine::KillWorker& action) {
 
 void GroupState::act(const engine::SendForm& action) {
   if (std::exchange(numbered_, action.epoch) != action.epoch) number_ranks();
-  if (auto& rank = rank_at(action.rank); rank.handle)
-    compat::tell(self_, rank.handle, wire::Form{action.epoch, place_of(action.rank)});
+  compat::tell(self_, rank_at(action.rank).handle, wire::Form{action.epoch, place_of(action.rank)});
   view_->set_state(action.rank, "forming");
 }
 
@@ -97,13 +96,13 @@ void GroupState::act(const engine::SendRun& action) {
 
 void GroupState::act(const engine::SendAbort& action) {
   regrouping_ = true;
-  if (auto& rank = rank_at(action.rank); rank.handle) compat::tell(self_, rank.handle, atom::abort_v);
+  compat::tell(self_, rank_at(action.rank).handle, atom::abort_v);
 }
 
 void GroupState::act(const engine::SendResume& action) {
   if (std::exchange(regrouping_, false)) regrouped();
   auto& rank = rank_at(action.rank);
-  if (rank.handle) compat::tell(self_, rank.handle, wire::Resume{generation_, place_of(action.rank)});
+  compat::tell(self_, rank.handle, wire::Resume{generation_, place_of(action.rank)});
   view_->set_state(action.rank, "running");
   watch_->began(action.rank, Clock::now());
 }
@@ -115,9 +114,8 @@ void GroupState::act(const engine::AskToGoOn& action) {
 
 void GroupState::act(const engine::SendNotice& action) {
   const auto left = std::chrono::duration_cast<engine::Duration>(action.deadline - Clock::now());
-  if (auto& rank = rank_at(action.rank); rank.handle)
-    compat::tell(self_, rank.handle,
-                 wire::PreemptionNotice{generation_, rank_at(action.preempted).world_rank, left.count()});
+  compat::tell(self_, rank_at(action.rank).handle,
+               wire::PreemptionNotice{generation_, rank_at(action.preempted).world_rank, left.count()});
 }
 
 void GroupState::preempt(int rank, engine::Duration within) {
@@ -126,11 +124,11 @@ void GroupState::preempt(int rank, engine::Duration within) {
 }
 
 void GroupState::act(const engine::SendHalt& action) {
-  if (auto& rank = rank_at(action.rank); rank.handle) compat::tell(self_, rank.handle, wire::Halt{generation_});
+  compat::tell(self_, rank_at(action.rank).handle, wire::Halt{generation_});
 }
 
 void GroupState::act(const engine::SendLeave& action) {
-  if (auto& rank = rank_at(action.rank); rank.handle) compat::tell(self_, rank.handle, atom::leave_v);
+  compat::tell(self_, rank_at(action.rank).handle, atom::leave_v);
 }
 
 void GroupState::act(const engine::GroupStarted&) {
@@ -166,6 +164,7 @@ void GroupState::act(const engine::GroupGone& action) {
 }
 
 void GroupState::end() {
+  calls_->close();
   for (auto& rank : ranks_) rank.calls.fail_all(rank.world_rank, "the trainer was shut down");
   after_output([this] {
     compat::tell(self_, trainer_, local::GroupOver{*stuck_ranks_});

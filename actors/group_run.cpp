@@ -89,8 +89,7 @@ void GroupState::give_credit(const local::Consumed& consumed) {
 }
 
 void GroupState::send_credits(const std::vector<wire::Credit>& credits) {
-  for (std::size_t i = 0; i < credits.size(); ++i)
-    if (ranks_[i].handle) compat::tell(self_, ranks_[i].handle, credits[i]);
+  for (std::size_t i = 0; i < credits.size(); ++i) compat::tell(self_, ranks_[i].handle, credits[i]);
 }
 
 wire::CheckpointPlace GroupState::send_place(const Rank& rank, const detail::CheckpointSource& source) {
@@ -168,8 +167,7 @@ void GroupState::send_calls() {
   const auto members = machine_->members();
   for (auto& call : calls_->take()) {
     if (call.rank >= static_cast<int>(members.size())) {
-      call.done({},
-                std::make_exception_ptr(Error(ErrorCode::worker_lost, "there is no such worker any more", call.rank)));
+      call.fail(ErrorCode::worker_lost, "there is no such worker any more");
       continue;
     }
     auto& rank = rank_at(members[static_cast<std::size_t>(call.rank)]);

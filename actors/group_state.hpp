@@ -33,10 +33,16 @@ inline Failure fatal(ErrorCode code, int rank, std::string text) {
   return {FailureKind::fatal, code, rank, std::move(text), {}};
 }
 
+/// Of a process that stands by.
+constexpr int no_rank = -1;
+
 class GroupState {
 public:
   static inline const char* const name = "troupe.group";
   GroupState() = default;
+  ~GroupState() {
+    if (calls_) calls_->close();  // whatever ended the group
+  }
 
   WorkerGroupActor::behavior_type run(WorkerGroupActor::pointer self, TrainerActor trainer,
                                       std::shared_ptr<const local::GroupSpec> spec, std::shared_ptr<GroupView> view,
@@ -62,18 +68,18 @@ private:
   int index_of(const Rank* rank) const { return static_cast<int>(rank - ranks_.data()); }
   Rank& rank_at(int rank) { return ranks_.at(static_cast<std::size_t>(rank)); }
   Rank* find(std::uint64_t token);
-  /// It takes part; one that was told to leave does not any more.
-  bool is_member(int index) const;
+  /// Its rank in the group of the moment. no_rank: it was told to leave, or is to make the group larger.
+  int number_of(int index) const;
+  bool is_member(int index) const { return number_of(index) != no_rank; }
+  /// What a worker is told of its place; the next one for one that is to make the group larger.
+  wire::Ranks place_of(int index) const;
 
   // ---- actions
-  /// The place of a worker in the world of the moment.
-  wire::Ranks place_of(int index) const;
   void perform(const engine::GroupActions& actions);
   /// For what may make the group larger: `event` is decided upon with the room there is, which nobody else takes.
   void perform_with_room(const std::function<engine::GroupActions(Clock::time_point)>& event);
   void act(const engine::LaunchWorker& action);
   void launch_process(int rank) { rank_at(rank).token = make_process(number_of(rank), log_file(rank)); }
-  int number_of(int index) const;
   node::Token make_process(int rank, const std::filesystem::path& log);
   /// The spare becomes the worker of this place.
   void promote(Spare spare, int index);
@@ -106,7 +112,7 @@ private:
   void end();
 
   // ---- workers come and go
-  std::filesystem::path log_file(int rank) const;
+  std::filesystem::path log_file(int index) const;
   void enlist(const wire::Registration& registration, const caf::strong_actor_ptr& who);
   void forked(Rank& rank);
   void send_setup(Rank& rank, int index);

@@ -23,9 +23,6 @@ std::uint64_t next_thread_token() {
 /// The kernel takes a tenth of a second to free a gigabyte of a dead process.
 constexpr std::chrono::seconds longest_death{60};
 
-/// Of a process that stands by.
-constexpr int no_rank = -1;
-
 }  // namespace
 
 GroupState::Rank* GroupState::find(std::uint64_t token) {
@@ -34,15 +31,16 @@ GroupState::Rank* GroupState::find(std::uint64_t token) {
   return nullptr;
 }
 
-bool GroupState::is_member(int index) const {
+int GroupState::number_of(int index) const {
   const auto members = machine_->members();
-  return std::find(members.begin(), members.end(), index) != members.end();
+  const auto member = std::find(members.begin(), members.end(), index);
+  return member == members.end() ? no_rank : static_cast<int>(member - members.begin());
 }
 
 wire::Ranks GroupState::place_of(int index) const {
-  const auto members = machine_->members();
-  const auto rank = static_cast<int>(std::find(members.begin(), members.end(), index) - members.begin());
-  const auto size = static_cast<int>(members.size());
+  const auto size = static_cast<int>(machine_->members().size());
+  const auto number = number_of(index);
+  const auto rank = number == no_rank ? size : number;
   return {rank, rank, 0, size, size};
 }
 
@@ -56,13 +54,6 @@ node::Token GroupState::make_process(int rank, const std::filesystem::path& log)
                                      }});
   compat::serve_descriptor(self_->system(), launched.stream, caf::actor_cast<caf::strong_actor_ptr>(self_));
   return launched.token;
-}
-
-/// What the Node knows it by. One that is to make the group larger has no number in it yet.
-int GroupState::number_of(int index) const {
-  const auto members = machine_->members();
-  const auto member = std::find(members.begin(), members.end(), index);
-  return member == members.end() ? no_rank : static_cast<int>(member - members.begin());
 }
 
 void GroupState::promote(Spare spare, int index) {
@@ -95,20 +86,18 @@ void GroupState::launch_thread(int rank) {
 void GroupState::number_ranks() {
   const auto members = machine_->members();
   view_->set_members(members);
-  // Files were opened by place, which is the rank as long as no place before it is left out.
-  const bool members_moved = members.back() >= static_cast<int>(members.size());
   for (int index : members) {
     auto& rank = rank_at(index);
     rank.world_rank = place_of(index).world_rank;
     if (!in_processes_ || rank.token == 0) continue;
     node::Node::instance().set_rank(rank.token, rank.world_rank);
-    if (members_moved) node::Node::instance().set_log_file(rank.token, log_file(rank.world_rank));
+    node::Node::instance().set_log_file(rank.token, log_file(index));
   }
 }
 
-std::filesystem::path GroupState::log_file(int rank) const {
+std::filesystem::path GroupState::log_file(int index) const {
   const auto& folder = run_ ? run_->spec.directory / "logs" : spec_->log_folder;
-  return folder / fmt::format("rank_{}.log", rank);
+  return folder / fmt::format("rank_{}.log", place_of(index).world_rank);
 }
 
 void GroupState::enlist(const wire::Registration& registration, const caf::strong_actor_ptr& who) {
@@ -240,8 +229,7 @@ void GroupState::answered(const wire::Pong& pong) {
 void GroupState::check_watch() {
   const auto step = watch_->tick(Clock::now());
   if (machine_->leaving()) return;
-  for (int rank : step.pings)
-    if (auto& handle = rank_at(rank).handle) compat::tell(self_, handle, atom::ping_v);
+  for (int rank : step.pings) compat::tell(self_, rank_at(rank).handle, atom::ping_v);
   for (const auto& warning : step.warnings) log_warning("{}", warning);
   for (const auto& slow : step.slow) log_warning("{}", slow.text);
   for (const auto& one : step.lost) {

@@ -13,9 +13,8 @@
 #include <string>
 #include <vector>
 
-#include <troupe/call.hpp>
-
 #include "actors/caf_compat.hpp"
+#include "actors/call_queue.hpp"
 #include "actors/cpu_ledger.hpp"
 #include "actors/messages.hpp"
 #include "actors/node/node.hpp"
@@ -120,33 +119,6 @@ private:
   std::vector<Row> rows_;  // by place
   std::vector<Row> ran_;
   std::vector<int> members_;
-};
-
-/// One call on a worker, on its way to it.
-struct PendingCall {
-  int rank = 0;
-  detail::FunctionId function;
-  std::string arguments;
-  detail::CallDone done;
-};
-
-/// Calls waiting for the group; one wake a burst.
-class CallQueue {
-public:
-  /// True when the queue was empty: the group must be woken.
-  bool push(PendingCall call) {
-    std::lock_guard lock(mutex_);
-    calls_.push_back(std::move(call));
-    return calls_.size() == 1;
-  }
-  std::vector<PendingCall> take() {
-    std::lock_guard lock(mutex_);
-    return std::exchange(calls_, {});
-  }
-
-private:
-  std::mutex mutex_;
-  std::vector<PendingCall> calls_;
 };
 
 // Trainer's commands.
@@ -516,8 +488,6 @@ using TrainerActor = caf::typed_actor<
     compat::on<local::GroupDecided>::no_reply, compat::on<local::GroupOver>::no_reply,
     // News of the checkpoints.
     compat::on<local::AttemptPrepared>::no_reply, compat::on<local::CheckpointsClosed>::no_reply,
-    // Wakes the group for calls.
-    compat::on<atom::wake>::no_reply,
     // A deadline may have passed.
     compat::on<atom::tick>::no_reply>;
 

@@ -56,9 +56,6 @@ public:
         [this](const local::GroupOver& over) { finish(over.stuck_ranks); },
         [this](const local::AttemptPrepared& prepared) { attempt_prepared(prepared); },
         [this](const local::CheckpointsClosed& closed) { checkpoints_closed(closed); },
-        [this](atom::wake) {
-          if (group_) compat::tell(self_, group_, atom::wake_v);
-        },
         [this](atom::tick) {
           if (machine_) perform(machine_->tick(Clock::now()));
         },

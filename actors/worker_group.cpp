@@ -59,6 +59,9 @@ WorkerGroupActor::behavior_type GroupState::run(WorkerGroupActor::pointer self, 
   spec_->cpus->on_room([address = caf::actor_cast<caf::actor_addr>(self)] {
     if (auto group = caf::actor_cast<WorkerGroupActor>(address)) compat::post(group, atom::room_v);
   });
+  calls_->open([address = caf::actor_cast<caf::actor_addr>(self)] {
+    if (auto group = caf::actor_cast<WorkerGroupActor>(address)) compat::post(group, atom::wake_v);
+  });
   perform(machine_->start(Clock::now()));
   return {
       [this](const wire::Registration& registration, const caf::strong_actor_ptr& who) { enlist(registration, who); },
@@ -77,7 +80,7 @@ WorkerGroupActor::behavior_type GroupState::run(WorkerGroupActor::pointer self, 
         auto* rank = find(live.token);
         if (!rank || live.generation != generation_) return;
         machine_->live(index_of(rank), live.live != 0);
-        if (rank->handle) compat::tell(self_, rank->handle, live);
+        compat::tell(self_, rank->handle, live);
       },
       [this](const wire::Progress& progress) {
         if (!run_ || progress.generation != generation_) return;

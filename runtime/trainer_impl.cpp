@@ -170,7 +170,7 @@ void TrainerImpl::start_actors(const Fn& hook, const ObjectSpec& object, Group& 
   group.view = std::make_shared<local::GroupView>(spec->settings.world_size, settings_.max_workers);
   group.trainer = spawn_trainer(system);
   auto queue = std::make_shared<local::CallQueue>();
-  group.calls = std::make_shared<ActorCallTarget>(group.view, group.trainer, queue,
+  group.calls = std::make_shared<ActorCallTarget>(group.view, queue,
                                                   [this](std::chrono::milliseconds patience) { shutdown(patience); });
   auto started = std::make_shared<std::promise<void>>();
   auto result = started->get_future();

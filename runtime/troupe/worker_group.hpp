@@ -8,6 +8,7 @@
 #include <future>
 #include <memory>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -33,14 +34,15 @@ public:
   }
 
   /// Calls and waits. The wait spins for a moment before it sleeps: most answers are there by then, and waking a
-  /// sleeping thread on an idle machine costs more than the call.
+  /// sleeping thread on an idle machine costs more than the call. It yields: threads that bring the answer may be
+  /// waiting for this very core.
   template <class F, class... Args>
   detail::CallResult<F> execute(F, Args&&... args) const {
     auto bytes = send<F>(std::forward<Args>(args)...);
-    const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(200);
+    const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(500);
     while (bytes.wait_for(std::chrono::seconds(0)) != std::future_status::ready &&
-           std::chrono::steady_clock::now() < until) {
-    }
+           std::chrono::steady_clock::now() < until)
+      std::this_thread::yield();
     return decode<F>(bytes);
   }
 

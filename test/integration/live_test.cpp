@@ -89,6 +89,7 @@ private:
         step_ = *std::max_element(steps.begin(), steps.end());
         if (!std::exchange(has_state_, true)) session_->adopt({.reports = step_, .saves = 0});
         session_->caught_up();
+        fmt::print("I am rank {} of {}\n", train::world_rank(), train::world_size());
         return;
       } catch (const GroupLost& again) {
         why = {again.what()};
@@ -373,7 +374,10 @@ DOCTEST_TEST_CASE("an elastic group grows when another trainer gives its cores b
   });
 }
 
-DOCTEST_TEST_CASE("a worker that cannot be replaced is done without, and there again once it can be") {
+namespace {
+
+/// Two workers; no other one for the victim until the survivor has gone on alone.
+void lose_and_find_again(int victim) {
   const TempFolder folder;
   const auto marker = folder.path() / "no more workers";
   const ScopedVariable variable("TROUPE_TEST_MARKER", marker.string());
@@ -385,7 +389,7 @@ DOCTEST_TEST_CASE("a worker that cannot be replaced is done without, and there a
   callback->on_result = [&](const std::vector<Json>& results, const ResultInfo& info) {
     if (info.round == 1) {
       std::ofstream(marker) << "x";
-      ::kill(trainer->worker_pids().at(1), SIGKILL);
+      ::kill(trainer->worker_pids().at(static_cast<std::size_t>(victim)), SIGKILL);
     }
     // A round may lack the report of a rank that was lost; the group has only one once it has gone on.
     if (!alone && results.size() == 1 && trainer->num_workers() == 1) {
@@ -398,8 +402,28 @@ DOCTEST_TEST_CASE("a worker that cannot be replaced is done without, and there a
   DOCTEST_CHECK(alone);
   DOCTEST_CHECK(trainer->num_workers() == 2);
   const auto decisions = decisions_of(trainer);
-  DOCTEST_CHECK(has_decision(decisions, "rank 1 could not be started: killed by SIGKILL", "goes on with 1 worker"));
+  DOCTEST_CHECK(has_decision(decisions, fmt::format("rank {} could not be started: killed by SIGKILL", victim),
+                             "goes on with 1 worker"));
   DOCTEST_CHECK(has_decision(decisions, "there is room for more", "the group grows to 2 workers"));
+  // Whoever has a rank writes to its file.
+  const auto log = [&](int rank) {
+    return read_file(trainer->latest_run_dir() / fmt::format("logs/rank_{}.log", rank));
+  };
+  const auto says = [](const std::string& text, const char* what) { return text.find(what) != std::string::npos; };
+  DOCTEST_CHECK(says(log(0), "I am rank 0 of 1"));
+  DOCTEST_CHECK(says(log(1), "I am rank 1 of 2"));
+  DOCTEST_CHECK_FALSE(says(log(0), "I am rank 1"));
+  DOCTEST_CHECK_FALSE(says(log(1), "I am rank 0"));
+}
+
+}  // namespace
+
+DOCTEST_TEST_CASE("a worker that cannot be replaced is done without, and there again once it can be") {
+  lose_and_find_again(1);
+}
+
+DOCTEST_TEST_CASE("a survivor whose rank changes, and changes back, writes to the log file of its rank") {
+  lose_and_find_again(0);
 }
 
 DOCTEST_TEST_CASE("those that need a worker wait for it when it cannot be had at once") {

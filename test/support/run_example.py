@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs an example the way its own head says: run_example.py SOURCE PROGRAM [--wrong-flag]
+"""Runs an example the way its own head says: run_example.py SOURCE PROGRAM [--flags]
 
     // Test arguments: --num-workers 2      optional: arguments for the test
     // Output: kept: loss 1                 optional, several: lines it must print before, in this order
@@ -9,7 +9,8 @@
 
 Lines are compared word by word, or as regular expressions; blanks at their ends do not count.
 
---wrong-flag: it must refuse an unknown flag with exit code 2 and a line on stderr that names the flag.
+--flags: --help must explain every flag of the test arguments; an unknown flag must be refused with exit code 2 and a
+line on stderr that names it.
 """
 import os
 import pathlib
@@ -66,17 +67,21 @@ def first_missing(expected, lines):
 
 def main():
     source, program = pathlib.Path(sys.argv[1]).resolve(), os.path.abspath(sys.argv[2])
-    if "--wrong-flag" in sys.argv:
-        result = run(program, ["--no-such-flag"])
-        good = result.returncode == 2 and "no-such-flag" in result.stderr
-        expected = "exit code 2 and the flag's name on stderr"
+    arguments = shlex.split(head_value(source, "Test arguments") or "")
+    if "--flags" in sys.argv:
+        result = run(program, ["--help"])
+        unknown = [flag for flag in ["--help", *arguments] if flag.startswith("--") and flag not in result.stdout]
+        good, expected = result.returncode == 0 and not unknown, f"exit code 0 and a line on {' '.join(unknown)}"
+        if good:
+            result = run(program, ["--no-such-flag"])
+            good = result.returncode == 2 and "no-such-flag" in result.stderr
+            expected = "exit code 2 and the flag's name on stderr"
     else:
         expected = head_value(source, "Last line")
         if expected is None:
             sys.exit(f"{source}: the head must say what the last line is (// Last line: ...)")
         script = head_value(source, "Python script")
-        result = run(program, shlex.split(head_value(source, "Test arguments") or ""),
-                     source.parent / script if script else None)
+        result = run(program, arguments, source.parent / script if script else None)
         lines = [line.strip() for line in result.stdout.splitlines()] or [""]
         good = result.returncode == 0 and matches(expected, lines[-1])
         if good and (missing := first_missing(head_values(source, "Output"), lines[:-1])) is not None:

@@ -186,6 +186,17 @@ DOCTEST_TEST_CASE("gradients can be unscaled before the step, once, and sparse o
   off.load_state(Json::object());
 }
 
+DOCTEST_TEST_CASE("the gradient of a parameter that a model has twice is unscaled once") {
+  torch::nn::Linear shared(torch::nn::LinearOptions(1, 1).bias(false));
+  torch::nn::Sequential model(shared, shared);
+  torch::optim::SGD sgd(model->parameters(), 0.1);
+  DOCTEST_REQUIRE(model->parameters().size() == 2);
+  GradScaler scaler({.init_scale = 4});
+  scaler.scale(shared->weight.sum()).backward();
+  scaler.unscale(sgd);
+  DOCTEST_CHECK(shared->weight.grad().item<double>() == 1);
+}
+
 DOCTEST_TEST_CASE("autocast guards nest, end with an exception, belong to their thread, and forget casts at the end") {
   DOCTEST_CHECK(type_of_product() == "Float");
   {
