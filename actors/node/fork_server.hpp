@@ -43,7 +43,7 @@ struct ForkServer {
 ForkServer fork_fork_server(WorkerMain worker_main);
 /// Runs this program anew with a marker argument. Calling thread: it must outlive the server (PDEATHSIG belongs to it).
 /// Throws Error(start_failed).
-ForkServer exec_fork_server(const std::string& program_name, const std::vector<std::string>& environment);
+ForkServer exec_fork_server(const std::string& program_name, std::vector<std::string> environment);
 /// Never returns if the arguments are those of exec_fork_server().
 void serve_if_asked(int argc, char** argv, WorkerMain worker_main);
 /// Closes the socket and reaps the process; kills it when it is not gone after `patience`.

@@ -26,9 +26,6 @@ namespace {
 
 constexpr const char* marker = "--troupe-fork-server";
 
-/// libgomp reads this when it is loaded, and spinning threads of many workers starve each other.
-constexpr std::string_view wait_policy = "OMP_WAIT_POLICY=";
-
 std::vector<char*> to_pointers(std::vector<std::string>& strings) {
   std::vector<char*> result;
   for (auto& text : strings) {
@@ -36,16 +33,6 @@ std::vector<char*> to_pointers(std::vector<std::string>& strings) {
   }
   result.push_back(nullptr);
   return result;
-}
-
-std::vector<std::string> with_wait_policy(std::vector<std::string> environment) {
-  for (const auto& entry : environment) {
-    if (entry.starts_with(wait_policy)) {
-      return environment;  // the user's own value wins
-    }
-  }
-  environment.push_back(std::string(wait_policy) + "PASSIVE");
-  return environment;
 }
 
 /// The attributes and file actions of posix_spawn.
@@ -111,17 +98,16 @@ ForkServer fork_fork_server(WorkerMain worker_main) {
   return {pid, open_pidfd(pid), std::move(ends.first)};
 }
 
-ForkServer exec_fork_server(const std::string& program_name, const std::vector<std::string>& environment) {
+ForkServer exec_fork_server(const std::string& program_name, std::vector<std::string> environment) {
   auto ends = make_socketpair(SOCK_SEQPACKET);
   if (!ends) {
     throw_no_server(errno);
   }
   std::vector<std::string> arguments = {program_name, marker, std::to_string(::getpid())};
-  auto full_environment = with_wait_policy(environment);
   const SpawnSetup setup(ends.second.get());
   pid_t pid = -1;
   const int error = ::posix_spawn(&pid, "/proc/self/exe", &setup.actions, &setup.attributes,
-                                  to_pointers(arguments).data(), to_pointers(full_environment).data());
+                                  to_pointers(arguments).data(), to_pointers(environment).data());
   if (error != 0) {
     throw_no_server(error);
   }
