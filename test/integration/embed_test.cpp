@@ -59,6 +59,9 @@ DOCTEST_TEST_CASE("configure leaves scheduler and heartbeats of the program alon
 
 DOCTEST_TEST_CASE("an actor system that was not configured is refused at once") {
   TempFolder folder;
+#if !TROUPE_CAF_LEGACY
+  caf::core::init_global_meta_objects();  // without these CAF makes no system at all
+#endif
   caf::actor_system_config config;
   caf::actor_system system(config);
   const auto error = error_of([&] { make_trainer(system, options_in(folder, Placement::thread)); });

@@ -132,6 +132,9 @@ DOCTEST_TEST_CASE("a value in parts is put together, and missing parts are an er
 }
 
 DOCTEST_TEST_CASE("a system that was not configured is refused with the remedy") {
+#if !TROUPE_CAF_LEGACY
+  caf::core::init_global_meta_objects();  // without these CAF makes no system at all
+#endif
   caf::actor_system_config bare;
   caf::actor_system without_middleman{bare};
   DOCTEST_CHECK_THROWS_WITH(require_configured(without_middleman), doctest::Contains("troupe::configure"));
