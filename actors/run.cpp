@@ -61,13 +61,19 @@ void Run::finish(RunResult result) {
 }
 
 bool Run::next_round(std::vector<Json>& results, ResultInfo& info) {
-  if (taken_.empty()) {
-    give_credit();
+  if (taken_.empty()) give_credit();
+  {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return result_ || !rounds_.empty(); });
-    if (rounds_.empty()) return false;
-    taken_.swap(rounds_);
+    if (taken_.empty()) {
+      changed_.wait(lock, [this] { return result_ || !rounds_.empty(); });
+      taken_.swap(rounds_);
+    }
+    if (out_of_time()) {
+      taken_.clear();
+      rounds_.clear();
+    }
   }
+  if (taken_.empty()) return false;
   const Round round = std::move(taken_.front());
   taken_.pop_front();
   if (round.generation != credit_generation_) give_credit();
@@ -97,9 +103,26 @@ void Run::stop(engine::StopReason reason, std::optional<engine::Failure> failure
       if (!early_stop_) early_stop_ = StopRequest{reason, std::move(failure)};
       return;
     }
+    if (reason == engine::StopReason::interrupted) note_interrupt();
     to = control_;
   }
   if (to) to->stop(reason, std::move(failure));
+}
+
+void Run::note_interrupt() {
+  const auto now = std::chrono::steady_clock::now();
+  show_until_ = show_until_ ? now : now + spec.shown_after_interrupt;
+  if (result_ && !concluded_) interrupted_late_ = true;
+}
+
+bool Run::out_of_time() const { return show_until_ && std::chrono::steady_clock::now() >= *show_until_; }
+
+void Run::fail(engine::Failure failure) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!consumer_failure_) consumer_failure_ = failure;
+  }
+  stop(engine::StopReason::failure, std::move(failure));
 }
 
 std::optional<StopRequest> Run::begin() {
@@ -123,6 +146,15 @@ const RunResult& Run::conclude() {
   changed_.wait(lock, [this] { return result_.has_value(); });
   auto active = std::move(while_active);
   const bool first = !std::exchange(concluded_, true);
+  auto& outcome = result_->outcome;
+  if (first && (outcome.status == engine::RunStatus::succeeded || outcome.status == engine::RunStatus::stopped)) {
+    if (consumer_failure_) {
+      outcome.status = engine::RunStatus::failed;
+      outcome.failure = std::move(consumer_failure_);
+    } else if (interrupted_late_) {
+      outcome.status = engine::RunStatus::interrupted;
+    }
+  }
   // Not under the lock: the end of `active` waits for a thread that may be in stop().
   lock.unlock();
   active.reset();

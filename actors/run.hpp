@@ -68,6 +68,8 @@ struct RunSpec {
   std::shared_ptr<RunJournal> journal;
   /// An iterator that is dropped waits this long for the end.
   std::chrono::milliseconds patience = std::chrono::seconds(30);
+  /// So long after Ctrl-C rounds that wait are still shown; a second one drops them.
+  std::chrono::milliseconds shown_after_interrupt = std::chrono::seconds(5);
   /// Called once, by the consumer, after the end.
   std::function<void(const RunResult&)> on_end = [](const RunResult&) {};
 };
@@ -118,10 +120,13 @@ public:
   void finish(RunResult result);
 
   // ---- for the consumer
-  /// Waits for the next round; false when the run has finished and all rounds were taken.
+  /// Waits for the next round; false when the run has finished and all rounds were taken, or there is no more time.
   bool next_round(std::vector<Json>& results, ResultInfo& info);
-  /// Asks for the end; nothing happens when it has finished.
+  /// Asks for the end. When it has finished: an interrupt counts until the consumer has concluded it, nothing else
+  /// does.
   void stop(engine::StopReason reason, std::optional<engine::Failure> failure = std::nullopt);
+  /// The consumer failed: so does the run, also one that had finished before.
+  void fail(engine::Failure failure);
   bool finished() const;
   /// True when the run has finished and next_round() would give false.
   bool exhausted() const;
@@ -135,6 +140,8 @@ public:
   std::shared_ptr<void> while_active;
 
 private:
+  void note_interrupt();
+  bool out_of_time() const;
   void give_credit();
   std::shared_ptr<RunControl> control() const;
 
@@ -148,6 +155,9 @@ private:
   bool concluded_ = false;
   bool begun_ = false;
   std::optional<StopRequest> early_stop_;
+  std::optional<std::chrono::steady_clock::time_point> show_until_;  // after an interrupt
+  bool interrupted_late_ = false;                                    // when it had finished
+  std::optional<engine::Failure> consumer_failure_;
 
   // The consumer's own.
   std::deque<Round> taken_;

@@ -99,6 +99,7 @@ public:
         [this](const wire::Resume& resume) {
           if (!rejoining_ || resume.generation != generation_) return;
           session_->want_rejoin(false);  // here, not where it is waited for: an abort may follow at once
+          session_->forget_preemption();
           rejoining_->resume(info_of(resume.ranks));
         },
         [this](const wire::PreemptionNotice& notice) {

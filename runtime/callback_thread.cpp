@@ -80,7 +80,7 @@ void CallbackThread::consume() {
     auto text = text_of_exception([&] {
       for (auto& callback : callbacks_) callback->handle_result(results, info);
     });
-    if (text) return run_->stop(engine::StopReason::failure, callback_failure("handle_result", *text));
+    if (text) return run_->fail(callback_failure("handle_result", *text));
   }
 }
 

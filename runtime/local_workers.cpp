@@ -180,7 +180,8 @@ private:
 
 }  // namespace
 
-LocalWorkers::LocalWorkers(const UserSetup& setup) {
+LocalWorkers::LocalWorkers(const UserSetup& setup, std::function<void(std::chrono::milliseconds)> shut_down)
+    : shut_down_(std::move(shut_down)) {
   KeepBinding keep;
   const auto outcome = run_user_code([&] {
     code_->set_up(setup);
@@ -190,10 +191,15 @@ LocalWorkers::LocalWorkers(const UserSetup& setup) {
   if (outcome.failed || outcome.stopped) throw Error(outcome.code, "rank 0 could not be set up: " + outcome.payload, 0);
 }
 
-LocalWorkers::~LocalWorkers() { shutdown({}); }
+LocalWorkers::~LocalWorkers() { end(); }
 
-void LocalWorkers::shutdown(std::chrono::milliseconds) {
+void LocalWorkers::shutdown(std::chrono::milliseconds patience) {
+  if (const auto shut_down = shut_down_) shut_down(patience);
+}
+
+void LocalWorkers::end() {
   KeepBinding keep;
+  shut_down_ = nullptr;
   if (auto code = std::exchange(code_, nullptr)) code->tear_down();
 }
 
@@ -245,7 +251,9 @@ void LocalWorkers::run_attempts(const std::shared_ptr<detail::Run>& run, const e
                     engine::Failure{engine::FailureKind::fatal, ErrorCode::invalid_option, -1, text, {}});
     });
     control->set_attempt(attempt);
+    running_ = true;
     last_ = run_user_code([&] { return code_->run(attempt->session(), run->spec.function, run->spec.config); });
+    running_ = false;
     control->set_attempt(nullptr);
     std::optional<engine::Failure> failure;
     const auto progress = attempt->progress();
@@ -269,10 +277,11 @@ void LocalWorkers::run_attempts(const std::shared_ptr<detail::Run>& run, const e
 
 void LocalWorkers::call(int, detail::FunctionId function, std::string arguments, detail::CallDone done) {
   KeepBinding keep;
-  if (!code_) {
-    done({}, std::make_exception_ptr(Error(ErrorCode::invalid_state, "the trainer was shut down")));
-    return;
-  }
+  const char* refusal = !code_     ? "the trainer was shut down"
+                        : running_ ? "a run is active, and local mode has one worker for runs and calls: call when it "
+                                     "has ended, or use num_workers = 1"
+                                   : nullptr;
+  if (refusal) return done({}, std::make_exception_ptr(Error(ErrorCode::invalid_state, refusal)));
   auto outcome = run_user_code([&] { return code_->call(function, arguments); });
   if (outcome.failed)
     done({}, std::make_exception_ptr(Error(outcome.code, "rank 0: " + outcome.payload, 0)));

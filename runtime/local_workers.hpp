@@ -2,6 +2,9 @@
 // Local mode: no workers at all. Functions and calls run in the caller's thread, with the same API.
 #pragma once
 
+#include <atomic>
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <mutex>
 
@@ -15,8 +18,8 @@ namespace troupe {
 
 class LocalWorkers : public detail::CallTarget {
 public:
-  /// Throws what the hook, backend or object throws.
-  explicit LocalWorkers(const UserSetup& setup);
+  /// Throws what the hook, backend or object throws. `shut_down` ends the trainer that these belong to.
+  LocalWorkers(const UserSetup& setup, std::function<void(std::chrono::milliseconds)> shut_down);
   ~LocalWorkers() override;
 
   /// Runs the function in this thread until the run has ended.
@@ -25,11 +28,15 @@ public:
   int worker_count() const override { return 1; }
   void call(int rank, detail::FunctionId function, std::string arguments, detail::CallDone done) override;
   void shutdown(std::chrono::milliseconds patience) override;
+  /// Ends the object and the hook's work; calls fail from now on.
+  void end();
 
 private:
   void run_attempts(const std::shared_ptr<detail::Run>& run, const engine::RetryLimits& limits);
 
+  std::function<void(std::chrono::milliseconds)> shut_down_;
   std::shared_ptr<UserCode> code_ = std::make_shared<UserCode>();
+  std::atomic<bool> running_{false};
   UserOutcome last_;
 };
 

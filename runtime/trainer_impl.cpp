@@ -134,7 +134,8 @@ void TrainerImpl::start(const Fn& hook, ObjectSpec object) {
     if (hook) setup.hook = identify(reinterpret_cast<AnyEntry>(hook.entry()));
     setup.object = object.make;
     setup.object_arguments = object.arguments;
-    made->local = std::make_shared<LocalWorkers>(setup);
+    made->local =
+        std::make_shared<LocalWorkers>(setup, [this](std::chrono::milliseconds patience) { shutdown(patience); });
   } else {
     start_actors(hook, object, *made);
   }
@@ -203,7 +204,7 @@ void TrainerImpl::shutdown(std::chrono::milliseconds patience) {
   if (ended->local) {
     if (run)
       run->stop(engine::StopReason::failure, failed_run(ErrorCode::invalid_state, shut_down_text).outcome.failure);
-    if (!run || run->wait_for(patience)) return ended->local->shutdown(patience);
+    if (!run || run->wait_for(patience)) return ended->local->end();
     throw Error(ErrorCode::deadline,
                 fmt::format("the function did not stop within {} ms (shutdown_deadline)", patience.count()));
   }
@@ -239,6 +240,7 @@ std::shared_ptr<Run> TrainerImpl::prepare_run(const Fn& function, RunOptions& op
                             spec.config.size(), max_payload_bytes));
   spec.detailed_metrics = wants_detailed_metrics();
   spec.patience = settings_.shutdown_deadline * 2 + std::chrono::seconds(5);
+  spec.shown_after_interrupt = settings_.shutdown_deadline;
 
   std::lock_guard lock(mutex_);
   if (group_.get() != &group) throw Error(ErrorCode::invalid_state, "the trainer was shut down before the run began");

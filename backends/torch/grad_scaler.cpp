@@ -103,6 +103,7 @@ bool GradScaler::step(::torch::optim::Optimizer& optimizer) {
 
 void GradScaler::update() {
   if (!options_.enabled) return;
+  unscaled_.clear();  // of steps that were unscaled and left out
   if (std::exchange(found_inf_, false)) {
     scale_ *= options_.backoff_factor;
     good_steps_ = 0;

@@ -24,7 +24,9 @@ std::vector<Number> sum_over_workers(std::vector<Number> mine) {
   const auto type = c10::CppTypeToScalarType<Number>::value;
   const auto size = static_cast<std::int64_t>(mine.size());
   std::vector<Number> sums(mine.size(), Number{0});
-  for (const auto& theirs : all_gather_values(at::from_blob(mine.data(), {size}, at::TensorOptions(type))))
+  // With memory of its own: an operation that a lost group leaves behind may still read it.
+  const auto values = at::from_blob(mine.data(), {size}, at::TensorOptions(type)).clone();
+  for (const auto& theirs : all_gather_values(values))
     for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += theirs.template data_ptr<Number>()[i];
   return sums;
 }

@@ -77,7 +77,10 @@ std::shared_ptr<Reducer> make_reducer(const Module& module, const PrepareModelOp
 std::string describe_model(const Module& module, const PrepareModelOptions& options) {
   std::ostringstream text;
   const auto line = [&](const std::string& name, const at::Tensor& tensor, const char* kind) {
-    text << kind << " " << name << " " << tensor.dtype() << " " << tensor.sizes() << "\n";
+    text << kind << " " << name << " " << tensor.dtype() << " " << tensor.sizes();
+    // Averaged as it lies in memory: ranks must agree on that too.
+    if (tensor.layout() == at::kStrided && !tensor.is_contiguous()) text << " with strides " << tensor.strides();
+    text << "\n";
   };
   for (const auto& item : module.named_parameters())
     line(item.key(), item.value(), item.value().requires_grad() ? "parameter" : "frozen parameter");

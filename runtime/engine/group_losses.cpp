@@ -90,7 +90,10 @@ GroupActions GroupMachine::lost(int rank, const std::string& cause, std::vector<
     return actions;
   }
   if (before == State::forming) {
-    launch(rank, now, actions);
+    if (expected || kind == FailureKind::preempted)
+      launch(rank, now, actions);
+    else
+      lost_while_starting(rank, cause, std::move(log_lines), now, actions);
     abort_forming(actions);
     return actions;
   }

@@ -79,7 +79,7 @@ GroupActions GroupMachine::ready(int rank, Time now) {
   GroupActions actions;
   if (slot(rank).state != State::starting || leaving_) return actions;
   slot(rank).state = State::ready;
-  slot(rank).start_failures = 0;
+  if (!limits_.forms_group) slot(rank).start_failures = 0;
   if (!slot(rank).member) {
     growth_delay_ = limits_.first_growth_delay;
     take_in_ready(now, actions);
@@ -93,8 +93,8 @@ GroupActions GroupMachine::ready(int rank, Time now) {
 /// What can be done once all workers are there: form, tell that the group is up, run.
 void GroupMachine::proceed(Time now, GroupActions& actions) {
   if (!all_members(State::ready) || (!start_pending_ && attempt_ != Attempt::pending)) return;
-  shortage_.reset();
   if (limits_.forms_group && formed_epoch_ != epoch_) return form_all(now, actions);
+  shortage_.reset();
   if (std::exchange(start_pending_, false)) actions.push_back(GroupStarted{});
   if (attempt_ == Attempt::pending) run_all(actions);
 }
@@ -110,6 +110,7 @@ void GroupMachine::form_all(Time now, GroupActions& actions) {
 GroupActions GroupMachine::formed(int rank, std::uint64_t epoch, Time now) {
   GroupActions actions;
   if (slot(rank).state != State::forming || leaving_) return actions;
+  slot(rank).start_failures = 0;
   if (attempt_ == Attempt::regrouping) {
     slot(rank).state = State::held;
     slot(rank).formed = epoch;

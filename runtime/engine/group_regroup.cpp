@@ -115,7 +115,9 @@ void GroupMachine::proceed_regrouping(Time now, GroupActions& actions) {
   if (!all_members(State::held)) return;
   shortage_.reset();
   ask_to_go_on(actions);
-  if (permission_ == Permission::needed || permission_ == Permission::asked) return;
+  // The one whose death began this was let go before its end was told: there is no failure to decide upon.
+  if (permission_ == Permission::needed) permission_ = Permission::not_needed;
+  if (permission_ == Permission::asked) return;
   stop_deadline_.reset();
   const bool formed =
       std::all_of(slots_.begin(), slots_.end(), [this](const Slot& s) { return !s.member || s.formed == epoch_; });
@@ -133,6 +135,9 @@ void GroupMachine::resume_all(GroupActions& actions) {
     slot(rank).joining = false;
     actions.push_back(SendResume{rank});
   }
+  // Who goes on has forgotten what it was told before, and newcomers were not told.
+  for (int rank : members())
+    if (slot(rank).preempted) announce_preempted(rank, actions);
 }
 
 /// Going on in place is not possible any more: all leave the function, and the next attempt begins at a checkpoint.
@@ -221,10 +226,10 @@ Failure GroupMachine::run_again() const {
 
 /// The last ones go.
 void GroupMachine::drop_surplus(Time now, GroupActions& actions) {
-  // Newcomers that are not in it yet first: others may hold the only state.
-  for (const bool joining : {true, false})
+  // Newcomers first, in the function or on their way to it: others may hold the only state.
+  for (const bool newcomers : {true, false})
     for (int rank = places() - 1; rank >= 0 && surplus() > 0; --rank)
-      if (slot(rank).member && slot(rank).joining == joining) drop(rank, now, actions);
+      if (slot(rank).member && (slot(rank).joining || !in_function(rank)) == newcomers) drop(rank, now, actions);
 }
 
 void GroupMachine::drop(int rank, Time now, GroupActions& actions) {

@@ -210,6 +210,11 @@ void Session::notify_preemption(train::PreemptionNotice notice) {
   has_notice_ = true;
 }
 
+void Session::forget_preemption() {
+  has_notice_ = false;
+  saw_preemption_ = false;
+}
+
 std::optional<train::PreemptionNotice> Session::preemption_notice() {
   if (!has_notice_.load(std::memory_order_acquire)) return std::nullopt;
   saw_preemption_ = true;

@@ -99,6 +99,8 @@ public:
 
   /// A worker will be taken away.
   void notify_preemption(train::PreemptionNotice notice);
+  /// The function goes on in place; those who are still to be taken away are told of again.
+  void forget_preemption();
   std::optional<train::PreemptionNotice> preemption_notice();
   /// User code has been told.
   bool saw_preemption() const { return saw_preemption_; }

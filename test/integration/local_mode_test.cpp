@@ -156,6 +156,25 @@ DOCTEST_TEST_CASE("local mode has stateful workers and hooks") {
   DOCTEST_CHECK(hook.says("no licence"));
 }
 
+DOCTEST_TEST_CASE("a worker group of local mode shuts its trainer down, and it starts again") {
+  TestTrainer trainer({.num_workers = 0});
+  trainer->to_worker_group<Counter>(1).shutdown();
+  DOCTEST_CHECK(!trainer->started());
+  DOCTEST_CHECK(trainer->run(fn<report_three>).size() == 1);
+}
+
+DOCTEST_TEST_CASE("local mode refuses a call while a function runs") {
+  TestTrainer trainer({.num_workers = 0});
+  trainer->start<Counter>(5);
+  for (auto& round : trainer->run_iterator(fn<report_until_stopped>)) {
+    const auto error = error_of([&] { trainer->execute_single([](Counter& counter) { return counter.value; }); });
+    DOCTEST_CHECK(error.code == ErrorCode::invalid_state);
+    DOCTEST_CHECK(error.says("a run is active"));
+    if (round.at(0)["i"] == 3) break;
+  }
+  DOCTEST_CHECK(trainer->execute_single([](Counter& counter) { return counter.value; }) == 5);
+}
+
 DOCTEST_TEST_CASE("local mode survives a thread that reports when the run is over") {
   TestTrainer trainer({.num_workers = 0});
   Fifo gate(trainer.folder() / "gate");

@@ -179,6 +179,15 @@ DOCTEST_TEST_CASE("gradients can be unscaled before the step, once, and sparse o
   DOCTEST_CHECK(gradient[1][0].item<double>() == 2);
   DOCTEST_CHECK(gradient[3][1].item<double>() == 1);
 
+  // A step that is left out after all leaves nothing behind.
+  scaler.scale(one.weight.sum() * 0.5).backward();
+  scaler.unscale(one.sgd);
+  scaler.update();
+  one.sgd.zero_grad();
+  scaler.scale(one.weight.sum() * 0.5).backward();
+  scaler.unscale(one.sgd);
+  DOCTEST_CHECK(one.weight.grad().item<double>() == 0.5);
+
   GradScaler off({.enabled = false});
   auto loss = torch::ones({});
   DOCTEST_CHECK(off.scale(loss).is_same(loss));

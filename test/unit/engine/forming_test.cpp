@@ -97,6 +97,44 @@ DOCTEST_TEST_CASE("a worker lost while forming is replaced, the others stop wait
   DOCTEST_CHECK(epoch_of(again) > first);
 }
 
+DOCTEST_TEST_CASE("a worker that dies in every forming fails the start with its end") {
+  Fixture group;
+  group.machine.start(group.now);
+  group.bring_up(0);
+  for (int death = 1; death < 3; ++death) {
+    group.bring_up(1);
+    DOCTEST_CHECK(count<LaunchWorker>(group.lose(1)) == 1);
+    group.machine.form_failed(0, group.epoch, group.lost_group, group.now);
+  }
+  group.bring_up(1);
+  const auto end = group.lose(1);
+  DOCTEST_CHECK(count<LaunchWorker>(end) == 0);
+  DOCTEST_REQUIRE(count<StartFailed>(end) == 1);
+}
+
+DOCTEST_TEST_CASE("a worker that dies in every forming ends a run, too") {
+  Fixture group;
+  group.start();
+  group.machine.begin_attempt(group.now);
+  group.machine.stop_attempt(false, group.now);
+  for (int rank : {0, 1}) group.machine.done(rank, RankEnd::stopped, std::nullopt, group.now);
+  auto actions = group.machine.begin_attempt(group.now);
+  int launches = 0;
+  while (count<AttemptEnded>(actions) == 0 && launches < 100) {
+    actions = group.lose(1);
+    group.machine.form_failed(0, 0, group.lost_group, group.now);
+    if (count<LaunchWorker>(actions) == 0 && group.machine.deadline()) {
+      group.now = *group.machine.deadline();
+      auto later = group.machine.tick(group.now);
+      actions.insert(actions.end(), later.begin(), later.end());
+    }
+    launches += count<LaunchWorker>(actions);
+    group.bring_up(1);
+  }
+  DOCTEST_CHECK(count<AttemptEnded>(actions) == 1);
+  DOCTEST_CHECK(launches < 100);
+}
+
 DOCTEST_TEST_CASE("a backend that throws fails the start with its reason and frees the others") {
   Fixture group;
   group.machine.start(group.now);

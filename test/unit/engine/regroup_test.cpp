@@ -494,6 +494,37 @@ DOCTEST_TEST_CASE("a resize lets newcomers in and the last ones go, in place") {
   DOCTEST_CHECK(group.lose(3).empty());
 }
 
+DOCTEST_TEST_CASE("a dying worker that a resize lets go does not keep the others waiting") {
+  Fixture group({.world_size = 3, .min_workers = 1, .max_workers = 3});
+  group.add(group.machine.disconnected(2, group.now));
+  group.hold(0);
+  group.hold(1);
+  DOCTEST_CHECK(ranks_of<SendResume>(group.machine.resize(2, group.now)) == Ranks{0, 1});
+  DOCTEST_CHECK(ranks_of<LaunchWorker>(group.lose(2)).empty());
+}
+
+DOCTEST_TEST_CASE("a resize during a recovery lets the newcomer go, not the one that has the state") {
+  Fixture group({.world_size = 2, .min_workers = 1, .max_workers = 2});
+  group.lose(0);
+  group.machine.go_on(group.now);
+  group.hold(1);
+  const auto actions = group.machine.resize(1, group.now);
+  DOCTEST_CHECK(ranks_of<SendResume>(actions) == Ranks{1});
+  DOCTEST_CHECK(group.machine.members() == Ranks{1});
+}
+
+DOCTEST_TEST_CASE("who goes on in place is told again of those that are still to be taken away") {
+  Fixture group;
+  group.machine.preempt(2, group.now + 60s, group.now);
+  group.lose(1);
+  group.machine.go_on(group.now);
+  group.bring_up(1);
+  for (int rank : {0, 1}) group.hold(rank);
+  const auto actions = group.hold(2);
+  DOCTEST_CHECK(ranks_of<SendResume>(actions) == Ranks{0, 1, 2});
+  DOCTEST_CHECK(ranks_of<SendNotice>(actions) == Ranks{0, 1, 2});
+}
+
 DOCTEST_TEST_CASE("of newcomers that do not all come, those that do are let in") {
   Fixture group({.world_size = 2, .min_workers = 1, .max_workers = 4});
   group.machine.resize(4, group.now);
