@@ -161,6 +161,9 @@ void GroupState::rank_held(const wire::Held& held) {
 void GroupState::has_made(Rank& rank, std::int64_t step) {
   rank.step = std::max(rank.step, step);
   view_->set_step(index_of(&rank), rank.step);
+  if (step <= furthest_step_) return;
+  furthest_step_ = step;
+  compat::tell(self_, trainer_, local::Progress{generation_, true});
 }
 
 void GroupState::send_calls() {

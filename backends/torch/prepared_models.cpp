@@ -10,6 +10,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <troupe/error.hpp>
 #include <troupe/train.hpp>
 
 #include "backends/torch/distinct_parameters.hpp"
@@ -39,8 +40,16 @@ std::vector<NamedParameter> trained_parameters(const Module& module) {
   const auto sparse = sparse_parameters(module);
   std::vector<NamedParameter> trained;
   // Each once: two hooks on one gradient would move it into two places, and average one of them.
-  for (const auto& [name, value] : distinct_parameters(module))
-    if (value.requires_grad()) trained.push_back({name, value, sparse.contains(value.unsafeGetTensorImpl())});
+  for (const auto& [name, value] : distinct_parameters(module)) {
+    if (!value.requires_grad()) continue;
+    if (value.is_complex())
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format("parameter {} is complex, and gradients of complex parameters are not averaged: make it of "
+                      "real numbers, with torch::view_as_complex() in forward()",
+                      name));
+    trained.push_back({name, value, sparse.contains(value.unsafeGetTensorImpl())});
+  }
   return trained;
 }
 

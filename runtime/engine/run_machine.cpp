@@ -71,7 +71,14 @@ RunActions RunMachine::attempt_ended(std::optional<Failure> failure, Time now) {
   // What was granted and could not be done in place is done again from a checkpoint, at no further cost.
   const bool is_granted = granted_ && (failure->kind == FailureKind::worker_lost ||
                                        (failure->kind == granted_->kind && failure->text == granted_->text));
-  if (is_granted) return begin_at(go_on_at.value_or(now), now);
+  if (is_granted) {
+    note({.time = now,
+          .cause = FailureKind::resized,
+          .error = "the workers could not go on in place",
+          .decision = {true, {}, "the function runs again, at no further cost"},
+          .in_place = true});
+    return begin_at(go_on_at.value_or(now), now);
+  }
   const auto decision = decide(*failure, false, now);
   if (!decision.retry) return finish(RunStatus::failed, std::move(failure), decision.reason);
   return begin_at(now + decision.delay, now);

@@ -267,6 +267,9 @@ DOCTEST_TEST_CASE("bad arguments of clip_grad_norm, join and prepare_model are r
     note([&] { train::torch::join(layer, [] {}); });
     note([&] { train::torch::prepare_model(std::shared_ptr<nn::LinearImpl>()); });
     errors.push_back(train::torch::clip_grad_norm(layer, 1.0));
+    auto waves = std::make_shared<nn::Module>();
+    waves->register_parameter("phase", torch::ones({2}, torch::kComplexFloat));
+    note([&] { train::torch::prepare_model(waves); });
     return errors;
   });
   for (const auto& errors : results) {
@@ -275,6 +278,7 @@ DOCTEST_TEST_CASE("bad arguments of clip_grad_norm, join and prepare_model are r
     DOCTEST_CHECK(errors[2].get<std::string>().find("prepare_model()") != std::string::npos);
     DOCTEST_CHECK(errors[3].get<std::string>().find("empty model") != std::string::npos);
     DOCTEST_CHECK(errors[4] == 0.0);
+    DOCTEST_CHECK(errors[5].get<std::string>().find("parameter phase is complex") != std::string::npos);
   }
 }
 

@@ -226,17 +226,16 @@ private:
   }
 
   void end_attempt(std::optional<Failure> failure) {
-    const bool decided = failure && !stopped_ && !refused_ && !model_.is_granted(*failure);
-    const bool may = decided && model_.may_retry(*failure, now_, false);
-    const bool retry = may || (failure && !stopped_ && !refused_ && !decided);
+    const bool told = failure && !stopped_ && !refused_;
+    const bool retry = told && (model_.is_granted(*failure) || model_.may_retry(*failure, now_, false));
     model_.active = false;
     const auto before = machine_.decisions().size();
     const auto actions = machine_.attempt_ended(failure, now_);
     const auto* end = actions.empty() ? nullptr : std::get_if<FinishRun>(&actions.front());
     DOCTEST_REQUIRE(retry == (end == nullptr));
     // Every failure that nobody asked for is followed by exactly one decision, which says what happened.
-    DOCTEST_REQUIRE(machine_.decisions().size() == before + (decided ? 1 : 0));
-    if (decided) DOCTEST_REQUIRE(machine_.decisions().back().decision.retry == retry);
+    DOCTEST_REQUIRE(machine_.decisions().size() == before + (told ? 1 : 0));
+    if (told) DOCTEST_REQUIRE(machine_.decisions().back().decision.retry == retry);
     if (end && !failure && !stopped_ && !refused_) DOCTEST_REQUIRE(end->outcome.status == RunStatus::succeeded);
     refused_ = false;
     if (end && failure && !stopped_) DOCTEST_REQUIRE_FALSE(end->outcome.decision.empty());
