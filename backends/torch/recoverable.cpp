@@ -345,8 +345,8 @@ private:
   /// Back to the beginning of the step that did not end, if that is possible.
   void leave_step() {
     replicas_->forget();
-    // Between two steps the state is whole, also after one that was taken over. By hand, what was reported since commit()
-    // was meant to be behind it.
+    // Between two steps the state is whole, also after one that was taken over. By hand, what was reported since
+    // commit() was meant to be behind it.
     const bool between_steps = !kept_ || (took_over_ && !newcomer_);
     if (has_state_ && (by_hand_ || between_steps)) counters_ = session_->counters();
     if (has_state_ && kept_) {
