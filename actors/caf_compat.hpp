@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <set>
 #include <string>
 #include <utility>
@@ -67,6 +68,44 @@ auto& state_of(Self* self) {
 
 /// The argument of an actor that takes none: CAF 0.17 would bind a reference to null when it spawns it.
 struct NoArgument {};
+
+#if TROUPE_CAF_LEGACY
+/// An actor on the thread that serves connections, as CAF's brokers are.
+template <class Handle, class State>
+class IoActor : public caf::stateful_actor<State, typename Handle::base> {
+public:
+  template <class... Ts>
+  explicit IoActor(caf::actor_config& config, Ts... arguments)
+      : caf::stateful_actor<State, typename Handle::base>(config),
+        begin_([this, arguments...] { return this->state.run(this, arguments...); }),
+        io_(&this->home_system().middleman().backend()) {}
+
+  typename Handle::behavior_type make_behavior() override { return std::exchange(begin_, nullptr)(); }
+  caf::resumable::subtype_t subtype() const override { return caf::resumable::io_actor; }
+  void enqueue(caf::mailbox_element_ptr message, caf::execution_unit*) override {
+    Handle::base::enqueue(std::move(message), io_);
+  }
+  void launch(caf::execution_unit*, bool lazy, bool hide) override { Handle::base::launch(io_, lazy, hide); }
+
+private:
+  std::function<typename Handle::behavior_type()> begin_;
+  caf::execution_unit* const io_;  // looked up once: late messages may come when the middleman is gone
+};
+#endif
+
+/// Spawns an actor whose behavior is `State::run(self, arguments...)`. It shares the thread that serves connections, so
+/// a message from or to another process costs it no wake-up; it must never block. (On CAF 1.x an ordinary actor.)
+template <class Handle, class State, class... Ts>
+Handle spawn_beside_io(caf::actor_system& system, Ts... arguments) {
+#if TROUPE_CAF_LEGACY
+  return system.spawn<IoActor<Handle, State>>(std::move(arguments)...);
+#else
+  const auto begin = [](typename Handle::template stateful_pointer<State> self, Ts... given) {
+    return self->state().run(self, std::move(given)...);
+  };
+  return system.spawn(begin, std::move(arguments)...);
+#endif
+}
 
 /// Sends from an actor; a message to nobody is dropped.
 template <class Self, class Handle, class... Ts>

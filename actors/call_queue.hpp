@@ -3,6 +3,7 @@
 // caller itself: a hop through the Trainer would cost every call a wake-up more.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <string>

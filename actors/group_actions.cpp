@@ -160,10 +160,11 @@ void GroupState::act(const engine::GroupGone& action) {
   spec_->cpus->close();
   spares_->close();
   for (const auto& spare : spares_->all()) node::Node::instance().signal(spare.token, SIGKILL);
-  if (spares_->empty()) end();
+  end_if_all_gone();
 }
 
-void GroupState::end() {
+void GroupState::end_if_all_gone() {
+  if (!stuck_ranks_ || !spares_->empty() || !dying_.empty()) return;
   calls_->close();
   for (auto& rank : ranks_) rank.calls.fail_all(rank.world_rank, "the trainer was shut down");
   after_output([this] {
@@ -188,7 +189,10 @@ void GroupState::arm_timer() {
     if (time && (!next || *time < *next)) next = time;
   };
   if (rounds_) consider(rounds_->deadline());
-  if (!machine_->leaving()) consider(watch_->deadline());
+  if (!machine_->leaving()) {
+    consider(watch_->deadline());
+    consider(refill_at_);
+  }
   if (!next || (armed_ && *armed_ <= *next)) return;
   armed_ = next;
   compat::remind(self_, std::max<Clock::duration>(*next - Clock::now(), Clock::duration::zero()), atom::tick_v);

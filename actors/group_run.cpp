@@ -26,6 +26,7 @@ void GroupState::regrouped() {
   rounds_added(rounds_->regroup(members, newcomers));
   number_ranks();
   refill_spares();
+  compat::tell(self_, trainer_, local::WentOn{generation_});
   for (int& index : newcomers) index = rank_at(index).world_rank;
   log_info("{} workers go on in place{}", members.size(),
            newcomers.empty() ? "" : fmt::format("; new: rank {}", fmt::join(newcomers, ", ")));
@@ -161,9 +162,12 @@ void GroupState::rank_held(const wire::Held& held) {
 void GroupState::has_made(Rank& rank, std::int64_t step) {
   rank.step = std::max(rank.step, step);
   view_->set_step(index_of(&rank), rank.step);
-  if (step <= furthest_step_) return;
-  furthest_step_ = step;
-  compat::tell(self_, trainer_, local::Progress{generation_, true});
+  if (step > furthest_step_) tell_progress(step);
+}
+
+void GroupState::tell_progress(std::int64_t step) {
+  compat::tell(self_, trainer_, local::Progress{generation_, step > furthest_step_});
+  furthest_step_ = std::max(furthest_step_, step);
 }
 
 void GroupState::send_calls() {

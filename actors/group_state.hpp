@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -108,8 +109,8 @@ private:
   void act(const engine::StartFailed& action) { compat::tell(self_, trainer_, local::GroupUp{action.failure}); }
   void act(const engine::AttemptEnded& action);
   void act(const engine::GroupGone& action);
-  /// All processes are gone.
-  void end();
+  /// Nobody is left to manage; the last process may take its time.
+  void end_if_all_gone();
 
   // ---- workers come and go
   std::filesystem::path log_file(int index) const;
@@ -124,6 +125,7 @@ private:
   /// Its end is certain; its process must be gone after `patience`.
   void going(Rank& rank, Clock::duration patience);
   void process_news(const local::ProcessNews& news);
+  void await_end_of(node::Token token);
   void answered(const wire::Pong& pong);
   void check_watch();
   void lost(int index, const std::string& what_was_seen, std::vector<std::string> log_lines);
@@ -143,6 +145,7 @@ private:
   void rank_done(const wire::RankDone& done);
   void rank_held(const wire::Held& held);
   void has_made(Rank& rank, std::int64_t step);
+  void tell_progress(std::int64_t step);
 
   // ---- calls
   void send_calls();
@@ -163,6 +166,8 @@ private:
   bool in_processes_ = true;
   std::vector<Rank> ranks_;
   std::optional<SparePool> spares_;
+  std::optional<Clock::time_point> refill_at_;  // spares are missing
+  std::set<node::Token> dying_;  // replaced, but not gone yet
   std::unique_ptr<engine::GroupMachine> machine_;
   std::optional<std::vector<int>> stuck_ranks_;  // set when the group is gone
   std::unique_ptr<engine::RankWatch> watch_;

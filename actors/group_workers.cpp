@@ -23,6 +23,9 @@ std::uint64_t next_thread_token() {
 /// The kernel takes a tenth of a second to free a gigabyte of a dead process.
 constexpr std::chrono::seconds longest_death{60};
 
+/// Of spares that could not be had.
+constexpr std::chrono::seconds next_refill{10};
+
 }  // namespace
 
 GroupState::Rank* GroupState::find(std::uint64_t token) {
@@ -70,11 +73,14 @@ void GroupState::promote(Spare spare, int index) {
 }
 
 void GroupState::refill_spares() {
+  if (machine_->leaving()) return;
   for (int count = spares_->wanted(Clock::now()); count > 0; --count) try {
       spares_->add(make_process(no_rank, {}));
     } catch (const std::exception& error) {
       log_warning("no spare worker could be started: {}", error.what());
     }
+  refill_at_ = spares_->is_short() ? std::optional(Clock::now() + next_refill) : std::nullopt;
+  arm_timer();
 }
 
 void GroupState::launch_thread(int rank) {
@@ -196,21 +202,37 @@ void GroupState::process_news(const local::ProcessNews& news) {
   if (auto* spare = spares_->find(news.token)) {
     if (news.event.kind == Kind::forked) spare->is_forked = true;
     if (news.event.kind == Kind::stopped) node::Node::instance().signal(news.token, SIGKILL);  // of no use
-    if (!news.event.is_end()) return;
+    if (news.event.kind == Kind::dying) await_end_of(news.token);
+    if (!news.event.is_end() && news.event.kind != Kind::dying) return;
     spares_->remove(news.token);
-    if (!stuck_ranks_) return refill_spares();
-    return spares_->empty() ? end() : void();
+    return stuck_ranks_ ? end_if_all_gone() : refill_spares();
   }
   auto* rank = find(news.token);
-  if (!rank) return;
+  if (!rank) {
+    if (!news.event.is_end() || dying_.erase(news.token) == 0) return;
+    drain_.add_dead(news.token);
+    return end_if_all_gone();
+  }
   const int index = index_of(rank);
   if (news.event.kind == Kind::forked) return forked(*rank);
-  if (news.event.kind == Kind::dying) return going(*rank, longest_death);
-  if (news.event.is_end()) return lost(index, news.event.text, node::Node::instance().last_lines(news.token));
+  if (news.event.kind == Kind::dying) {
+    // A large process takes long to go, and its successor need not wait for that, unless it needs the same GPU.
+    const bool can_be_replaced = !news.event.text.empty() && !machine_->leaving() && !spec_->settings.use_gpu;
+    if (!can_be_replaced) return going(*rank, longest_death);
+    await_end_of(news.token);
+  }
+  if (news.event.kind == Kind::dying || news.event.is_end())
+    return lost(index, news.event.text, node::Node::instance().last_lines(news.token));
   if (news.event.kind == Kind::stopped) watch_->stopped(index, news.event.text, Clock::now());
   if (news.event.kind == Kind::continued) watch_->continued(index, Clock::now());
   perform(machine_->frozen(index, news.event.kind == Kind::stopped));
   check_watch();
+}
+
+/// Of one that is replaced already.
+void GroupState::await_end_of(node::Token token) {
+  dying_.insert(token);
+  node::Node::instance().signal(token, SIGKILL);  // also if only its first thread is dead
 }
 
 void GroupState::answered(const wire::Pong& pong) {

@@ -195,6 +195,10 @@ struct AskToGoOn {
   std::uint64_t generation;
   Failure failure;
 };
+/// They go on in place.
+struct WentOn {
+  std::uint64_t generation;
+};
 /// It has changed by itself, or waits for workers.
 struct GroupDecided {
   engine::Decision decision;
@@ -319,6 +323,7 @@ CAF_ADD_TYPE_ID(troupe, (troupe::local::GoOn))
 CAF_ADD_TYPE_ID(troupe, (troupe::local::Resize))
 CAF_ADD_TYPE_ID(troupe, (troupe::local::PartsLost))
 CAF_ADD_TYPE_ID(troupe, (troupe::local::GroupDecided))
+CAF_ADD_TYPE_ID(troupe, (troupe::local::WentOn))
 #endif
 CAF_END_TYPE_ID_BLOCK(troupe)
 // NOLINTEND(readability-identifier-naming)
@@ -335,6 +340,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::LeaveGroup)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::GroupUp)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::AttemptOver)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::Progress)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::WentOn)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::GroupOver)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::PrepareAttempt)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::local::AttemptPrepared)
@@ -485,7 +491,8 @@ using TrainerActor = caf::typed_actor<
     // News of the group.
     compat::on<local::GroupUp>::no_reply, compat::on<local::AttemptOver>::no_reply,
     compat::on<local::Progress>::no_reply, compat::on<local::AskToGoOn>::no_reply,
-    compat::on<local::GroupDecided>::no_reply, compat::on<local::GroupOver>::no_reply,
+    compat::on<local::WentOn>::no_reply, compat::on<local::GroupDecided>::no_reply,
+    compat::on<local::GroupOver>::no_reply,
     // News of the checkpoints.
     compat::on<local::AttemptPrepared>::no_reply, compat::on<local::CheckpointsClosed>::no_reply,
     // A deadline may have passed.

@@ -61,6 +61,7 @@ void Run::finish(RunResult result) {
 }
 
 bool Run::next_round(std::vector<Json>& results, ResultInfo& info) {
+  consume_here();
   if (taken_.empty()) give_credit();
   {
     std::unique_lock lock(mutex_);
@@ -96,6 +97,7 @@ void Run::give_credit() {
 }
 
 void Run::stop(engine::StopReason reason, std::optional<engine::Failure> failure) {
+  stop_asked_ = true;
   std::shared_ptr<RunControl> to;
   {
     std::lock_guard lock(mutex_);

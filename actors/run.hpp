@@ -14,6 +14,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <troupe/callback.hpp>
@@ -68,6 +69,8 @@ struct RunSpec {
   std::shared_ptr<RunJournal> journal;
   /// An iterator that is dropped waits this long for the end.
   std::chrono::milliseconds patience = std::chrono::seconds(30);
+  /// False: its function runs on a thread of the program, and only its own return ends it.
+  bool can_end_at_once = true;
   /// So long after Ctrl-C rounds that wait are still shown; a second one drops them.
   std::chrono::milliseconds shown_after_interrupt = std::chrono::seconds(5);
   /// Called once, by the consumer, after the end.
@@ -120,6 +123,14 @@ public:
   void finish(RunResult result);
 
   // ---- for the consumer
+  /// This thread will take the rounds; so does one that has called next_round().
+  void consume_here() { consumer_ = std::this_thread::get_id(); }
+  /// Nobody takes them for now.
+  void consume_elsewhere() { consumer_ = std::thread::id(); }
+  /// The run may not end unless this thread takes its rounds.
+  bool waits_for_this_thread() const {
+    return consumer_ == std::this_thread::get_id() && !stop_asked_ && !finished();
+  }
   /// Waits for the next round; false when the run has finished and all rounds were taken, or there is no more time.
   bool next_round(std::vector<Json>& results, ResultInfo& info);
   /// Asks for the end. When it has finished: an interrupt counts until the consumer has concluded it, nothing else
@@ -158,6 +169,9 @@ private:
   std::optional<std::chrono::steady_clock::time_point> show_until_;  // after an interrupt
   bool interrupted_late_ = false;                                    // when it had finished
   std::optional<engine::Failure> consumer_failure_;
+
+  std::atomic<std::thread::id> consumer_;
+  std::atomic<bool> stop_asked_ = false;
 
   // The consumer's own.
   std::deque<Round> taken_;

@@ -25,6 +25,7 @@ public:
 
   /// How many should be started now. A pool whose processes die as fast as they are made is left empty for a while.
   int wanted(engine::Time now);
+  bool is_short() const { return static_cast<int>(spares_.size()) < size_; }
   void add(std::uint64_t token) { spares_.push_back({.token = token, .handle = {}}); }
   Spare* find(std::uint64_t token);
   /// One that is ready to work; it is of the pool no longer.

@@ -52,6 +52,9 @@ public:
           machine_->worked();
           if (progress.is_new) machine_->progress();
         },
+        [this](const local::WentOn& went_on) {
+          if (machine_ && went_on.generation == generation_) machine_->went_on();
+        },
         [this](const local::GroupDecided& decided) { group_decided(decided.decision); },
         [this](const local::GroupOver& over) { finish(over.stuck_ranks); },
         [this](const local::AttemptPrepared& prepared) { attempt_prepared(prepared); },

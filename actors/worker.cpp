@@ -353,15 +353,10 @@ private:
   std::shared_ptr<WorkerRejoining> rejoining_;
 };
 
-WorkerActor::behavior_type worker(WorkerActor::stateful_pointer<WorkerState> self, WorkerGroupActor group,
-                                  std::uint64_t token, int descriptors) {
-  return compat::state_of(self).run(self, std::move(group), token, descriptors);
-}
-
 }  // namespace
 
 WorkerActor spawn_worker(caf::actor_system& system, WorkerGroupActor group, std::uint64_t token, int descriptors) {
-  return system.spawn(worker, std::move(group), token, descriptors);
+  return compat::spawn_beside_io<WorkerActor, WorkerState>(system, std::move(group), token, descriptors);
 }
 
 }  // namespace troupe

@@ -2,7 +2,6 @@
 // The WorkerGroup actor: what it listens to. See group_state.hpp.
 #include <signal.h>
 
-#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -56,12 +55,14 @@ WorkerGroupActor::behavior_type GroupState::run(WorkerGroupActor::pointer self, 
     if (exit.source == trainer_.address()) trainer_ended();  // linked workers are told of by the down handler
   });
   compat::on_exception(self, [](const char* text) { log_error("worker group failed: {}", text); });
-  spec_->cpus->on_room([address = caf::actor_cast<caf::actor_addr>(self)] {
-    if (auto group = caf::actor_cast<WorkerGroupActor>(address)) compat::post(group, atom::room_v);
-  });
-  calls_->open([address = caf::actor_cast<caf::actor_addr>(self)] {
-    if (auto group = caf::actor_cast<WorkerGroupActor>(address)) compat::post(group, atom::wake_v);
-  });
+  // By a weak address: who pokes the group does not keep it alive.
+  const auto poke = [address = caf::actor_cast<caf::actor_addr>(self)](auto what) {
+    return [address, what] {
+      if (auto group = caf::actor_cast<WorkerGroupActor>(address)) compat::post(group, what);
+    };
+  };
+  spec_->cpus->on_room(poke(atom::room_v));
+  calls_->open(poke(atom::wake_v));
   perform(machine_->start(Clock::now()));
   return {
       [this](const wire::Registration& registration, const caf::strong_actor_ptr& who) { enlist(registration, who); },
@@ -79,13 +80,11 @@ WorkerGroupActor::behavior_type GroupState::run(WorkerGroupActor::pointer self, 
       [this](const wire::Live& live) {
         auto* rank = find(live.token);
         if (!rank || live.generation != generation_) return;
-        machine_->live(index_of(rank), live.live != 0);
         compat::tell(self_, rank->handle, live);
+        perform(machine_->live(index_of(rank), live.live != 0, Clock::now()));
       },
       [this](const wire::Progress& progress) {
-        if (!run_ || progress.generation != generation_) return;
-        compat::tell(self_, trainer_, local::Progress{generation_, progress.step > furthest_step_});
-        furthest_step_ = std::max(furthest_step_, progress.step);
+        if (run_ && progress.generation == generation_) tell_progress(progress.step);
       },
       [this](const wire::Held& held) { rank_held(held); },
       [this](const wire::Preempted& preempted) {
@@ -119,6 +118,7 @@ WorkerGroupActor::behavior_type GroupState::run(WorkerGroupActor::pointer self, 
       [this](atom::wake) { send_calls(); },
       [this](atom::tick) {
         armed_.reset();
+        if (refill_at_ && Clock::now() >= *refill_at_) refill_spares();
         check_rounds();
         check_watch();
         perform_with_room([this](Clock::time_point now) { return machine_->tick(now); });
@@ -126,20 +126,11 @@ WorkerGroupActor::behavior_type GroupState::run(WorkerGroupActor::pointer self, 
   };
 }
 
-namespace {
-
-WorkerGroupActor::behavior_type worker_group(WorkerGroupActor::stateful_pointer<GroupState> self, TrainerActor trainer,
-                                             std::shared_ptr<const local::GroupSpec> spec,
-                                             std::shared_ptr<GroupView> view, std::shared_ptr<local::CallQueue> calls) {
-  return compat::state_of(self).run(self, std::move(trainer), std::move(spec), std::move(view), std::move(calls));
-}
-
-}  // namespace
-
 WorkerGroupActor spawn_worker_group(caf::actor_system& system, TrainerActor trainer,
                                     std::shared_ptr<const local::GroupSpec> spec, std::shared_ptr<GroupView> view,
                                     std::shared_ptr<local::CallQueue> calls) {
-  return system.spawn(worker_group, std::move(trainer), std::move(spec), std::move(view), std::move(calls));
+  return compat::spawn_beside_io<WorkerGroupActor, GroupState>(system, std::move(trainer), std::move(spec),
+                                                               std::move(view), std::move(calls));
 }
 
 }  // namespace troupe

@@ -137,13 +137,21 @@ std::shared_ptr<SharedRegion> ShmGroup::share(std::size_t bytes) {
                             "run the same program or model",
                             options_.members.at(static_cast<std::size_t>(rank())), bytes, options_.members.front()));
   for (;;) {
-    Descriptor memory(descriptors_->receive(std::chrono::seconds(10)));
-    if (memory.get() < 0) throw GroupLost("the shared memory of the group did not arrive");
+    Descriptor memory(receive_memory(key));
     struct stat status{};
     if (::fstat(memory.get(), &status) != 0 || static_cast<std::size_t>(status.st_size) != bytes) continue;
     auto region = std::make_shared<SharedRegion>(memory.get(), bytes);
     if (has_key(*region)) return region;  // else: of an earlier group
   }
+}
+
+int ShmGroup::receive_memory(const std::string& key) {
+  constexpr std::chrono::milliseconds slice(50);
+  for (int i = 0; i < 200; ++i) {
+    if (const int memory = descriptors_->receive(slice); memory >= 0) return memory;
+    store_->check({key});  // throws GroupLost once who sent it is known to be gone
+  }
+  throw GroupLost("the shared memory of the group did not arrive");
 }
 
 std::shared_ptr<ShmGroup::Region> ShmGroup::make_region(std::size_t part_bytes) {
@@ -153,6 +161,7 @@ std::shared_ptr<ShmGroup::Region> ShmGroup::make_region(std::size_t part_bytes) 
 }
 
 void ShmGroup::arrive(Counter& counter, std::uint32_t by) {
+  check_in_step();
   counter.fetch_add(by, std::memory_order_acq_rel);
   control_->event.fetch_add(1, std::memory_order_seq_cst);
   if (control_->sleepers.load(std::memory_order_seq_cst) > 0) futex(&control_->event, FUTEX_WAKE, INT_MAX, nullptr);
@@ -173,6 +182,7 @@ bool ShmGroup::spin(const Counter& counter, std::uint32_t target) const {
 }
 
 void ShmGroup::wait(const Counter& counter, std::uint32_t target) {
+  check_in_step();
   // What all have come to is done, even if the group is lost by now.
   if (spin(counter, target)) return;
   const auto deadline = std::chrono::steady_clock::now() + options_.timeout;
@@ -225,7 +235,16 @@ void ShmGroup::check_aborted() const {
     throw GroupLost("another rank is gone, or the run is being stopped");
 }
 
-void ShmGroup::throw_late() const {
+void ShmGroup::check_in_step() const {
+  if (out_of_step_)
+    throw Error(ErrorCode::deadline,
+                "an earlier operation of this group took too long (timeout_s), so the ranks may be at different ones by "
+                "now: let the function end, the next attempt or run forms the group anew",
+                options_.members[static_cast<std::size_t>(rank())]);
+}
+
+void ShmGroup::throw_late() {
+  out_of_step_ = true;
   std::vector<int> missing;
   const auto mine = seat(rank()).entered.load();
   for (int other = 0; other < size(); ++other)

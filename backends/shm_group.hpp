@@ -74,7 +74,8 @@ public:
   /// Makes a region with a part of `part_bytes` (rounded up) for every member.
   std::shared_ptr<Region> make_region(std::size_t part_bytes);
 
-  /// Raises a counter and wakes who waits for it.
+  /// Raises a counter and wakes who waits for it. Throws what wait() threw if that took too long once: this rank and the
+  /// others are not at the same operation any more.
   void arrive(Counter& counter, std::uint32_t by = 1);
   /// Whether it has come that far.
   static bool reached(const Counter& counter, std::uint32_t target) {
@@ -100,7 +101,9 @@ private:
   std::shared_ptr<SharedRegion> share(std::size_t bytes);
   bool spin(const Counter& counter, std::uint32_t target) const;
   void check_aborted() const;
-  [[noreturn]] void throw_late() const;
+  int receive_memory(const std::string& key);
+  void check_in_step() const;
+  [[noreturn]] void throw_late();
 
   const ShmGroupOptions options_;
   const std::shared_ptr<Store> store_;
@@ -109,6 +112,7 @@ private:
   std::uint64_t next_region_ = 0;
   std::uint32_t barriers_ = 0;
   std::uint32_t notes_ = 0;  // barriers that had some
+  bool out_of_step_ = false;
   std::shared_ptr<SharedRegion> control_memory_;
   Head* control_ = nullptr;
 };

@@ -2,6 +2,7 @@
 // The backend "torch": gives each worker its share of the CPU threads and a group. What carries the group's collectives
 // is made when something needs it.
 #include <ATen/Parallel.h>
+#include <torch/version.h>
 
 #include <algorithm>
 #include <charconv>
@@ -16,10 +17,12 @@
 
 #include "backends/blas_check.hpp"
 #include "backends/torch/cpu_memory.hpp"
+#include "backends/torch/device.hpp"
 #include "backends/torch/prepared_models.hpp"
 #include "backends/torch/torch_group.hpp"
 #include "runtime/base/host.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/versions.hpp"
 #include "runtime/session/session.hpp"
 
 /// Linkers drop an object that nobody refers to; naming this symbol keeps the registration below.
@@ -77,6 +80,7 @@ public:
       warn_of_spinning(threads, context.local_world_size);
     }
     auto group = std::make_shared<TorchGroup>(config_, context);
+    use_device(group->device());
     {
       std::lock_guard lock(mutex_);
       group_ = group;
@@ -121,6 +125,7 @@ std::unique_ptr<Backend> make_torch_backend(const Json& options) {
 
 void check_torch_options(const Json& options) { static_cast<void>(parse_torch_config(options)); }
 
+[[maybe_unused]] const bool version_added = detail::add_version("libtorch", TORCH_VERSION);
 [[maybe_unused]] const bool registered = register_backend("torch", make_torch_backend, check_torch_options);
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <troupe/worker_group.hpp>
 
 #include "actors/protocols.hpp"
+#include "actors/run.hpp"
 
 namespace troupe::detail {
 
@@ -22,6 +23,12 @@ public:
                   std::function<void(std::chrono::milliseconds)> shut_down)
       : view_(std::move(view)), queue_(std::move(queue)), shut_down_(std::move(shut_down)) {}
 
+  /// Calls wait for the end of that run from now on.
+  void run_begins(const std::shared_ptr<Run>& run) {
+    std::lock_guard lock(mutex_);
+    run_ = run;
+  }
+
   int worker_count() const override { return static_cast<int>(view_->rows().size()); }
 
   void call(int rank, FunctionId function, std::string arguments, CallDone done) override {
@@ -30,6 +37,18 @@ public:
       return call.fail(ErrorCode::too_large, fmt::format("arguments of {} bytes are above the limit of {}",
                                                          call.arguments.size(), max_payload_bytes));
     queue_->push(std::move(call));
+  }
+
+  void check_may_wait() const override {
+    std::shared_ptr<Run> run;
+    {
+      std::lock_guard lock(mutex_);
+      run = run_.lock();
+    }
+    if (run && run->waits_for_this_thread())
+      throw Error(ErrorCode::invalid_state,
+                  "this thread takes the rounds of the active run, and workers answer calls when it has ended: both "
+                  "would wait for each other. Call before or after the run, or keep the future of submit() until then");
   }
 
   void shutdown(std::chrono::milliseconds patience) override {
@@ -50,7 +69,8 @@ public:
 private:
   const std::shared_ptr<const local::GroupView> view_;
   const std::shared_ptr<local::CallQueue> queue_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
+  std::weak_ptr<Run> run_;
   std::function<void(std::chrono::milliseconds)> shut_down_;
 };
 

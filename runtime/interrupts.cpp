@@ -91,12 +91,17 @@ private:
       if (count < 0 && errno == EINTR) continue;
       if (count != 1 || byte == 0) return;
       received += 1;
-      if (received > 2) {
+      const auto runs = active_runs();
+      // The second one ends runs at once: those that cannot be ended so, together with the program.
+      const bool all_obey = std::all_of(runs.begin(), runs.end(), [](const auto& run) {
+        return run->spec.can_end_at_once || run->finished();
+      });
+      if (received > (all_obey ? 2 : 1)) {
         ::signal(byte, SIG_DFL);
         ::kill(::getpid(), byte);
         continue;
       }
-      for (const auto& run : active_runs()) {
+      for (const auto& run : runs) {
         run->signal = byte;
         run->stop(engine::StopReason::interrupted);
       }

@@ -114,12 +114,18 @@ Json PyTorchTrainer::train(const PassOptions& options) {
                             "\"auto\" or a path",
                             options.max_retries));
   if (options.checkpoint != "auto" && !options.checkpoint.empty() && state_) save(options.checkpoint);
+  const auto pass = next_pass();
   auto statistics = run(pass_.train, options.max_retries);
   if (const auto saved = trainer_->latest_checkpoint()) {
     state_ = saved->to_dict();
     // When and as which of a run's checkpoints it was saved is no state: equal training gives equal states.
     for (const auto* key : {"_timestamp", "_current_checkpoint_id"}) state_->erase(key);
   }
+  if (next_pass() == pass)
+    throw Error(ErrorCode::io,
+                fmt::format("pass {} was trained, but its state could not be saved and is lost; the next train() makes it "
+                            "again. {}",
+                            pass + 1, fmt::join(trainer_->checkpoint_errors(), "; ")));
   return statistics;
 }
 

@@ -15,6 +15,7 @@
 #include "checkpoint/keeper.hpp"
 #include "runtime/base/host.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/versions.hpp"
 #include "runtime/base/write_file.hpp"
 #include "runtime/run_errors.hpp"
 
@@ -66,6 +67,7 @@ RunFile::RunFile(const std::filesystem::path& directory, const detail::Settings&
                  Json config, const std::vector<local::GroupView::Row>& workers, StartTimings timings)
     : path_(directory / "run.json") {
   content_["versions"] = {{"troupe", TROUPE_VERSION}, {"caf", caf_version()}, {"compiler", __VERSION__}};
+  content_["versions"].update(detail::linked_versions());
   content_["build"] = detail::build_id();
   content_["function"] = run.function_name;
   content_["config"] = std::move(config);

@@ -11,8 +11,12 @@
 
 namespace troupe {
 
-RunIterator::RunIterator(std::shared_ptr<detail::Run> run) : run_(std::move(run)) {}
-RunIterator::RunIterator(RunIterator&&) noexcept = default;
+RunIterator::RunIterator(std::shared_ptr<detail::Run> run) : run_(std::move(run)) { run_->consume_here(); }
+
+RunIterator::RunIterator(RunIterator&& other) noexcept
+    : run_(std::move(other.run_)), round_(std::move(other.round_)), results_(std::move(other.results_)) {
+  if (run_) run_->consume_elsewhere();  // until somebody asks for a round: it may have gone to another thread
+}
 
 RunIterator& RunIterator::operator=(RunIterator&& other) noexcept {
   RunIterator old(std::move(*this));

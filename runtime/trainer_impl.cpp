@@ -58,12 +58,15 @@ private:
   std::weak_ptr<Run> run_;
 };
 
+caf::actor_system* configured(caf::actor_system* system) {
+  if (system) require_configured(*system);
+  return system;
+}
+
 }  // namespace
 
 TrainerImpl::TrainerImpl(const TrainerOptions& options, caf::actor_system* system)
-    : settings_(checked_settings(options)), logdir_(make_logdir(options.logdir)), host_system_(system) {
-  if (host_system_) require_configured(*host_system_);
-}
+    : settings_(checked_settings(options)), host_system_(configured(system)), logdir_(make_logdir(options.logdir)) {}
 
 TrainerImpl::~TrainerImpl() {
   try {
@@ -241,6 +244,7 @@ std::shared_ptr<Run> TrainerImpl::prepare_run(const Fn& function, RunOptions& op
   spec.detailed_metrics = wants_detailed_metrics();
   spec.patience = settings_.shutdown_deadline * 2 + std::chrono::seconds(5);
   spec.shown_after_interrupt = settings_.shutdown_deadline;
+  spec.can_end_at_once = !settings_.local_mode();
 
   std::lock_guard lock(mutex_);
   if (group_.get() != &group) throw Error(ErrorCode::invalid_state, "the trainer was shut down before the run began");
@@ -297,6 +301,7 @@ std::pair<std::filesystem::path, bool> TrainerImpl::next_run_dir(bool resume, co
 
 void TrainerImpl::begin(const std::shared_ptr<Run>& run, const Group& group) {
   run->attach(std::make_shared<ActorRunControl>(group.trainer, run));
+  group.calls->run_begins(run);
   compat::post(group.trainer, local::BeginRun{run});
 }
 

@@ -72,8 +72,8 @@ private:
   static void begin(const std::shared_ptr<Run>& run, const Group& group);
 
   const Settings settings_;
-  const std::filesystem::path logdir_;
-  caf::actor_system* host_system_;
+  caf::actor_system* const host_system_;
+  const std::filesystem::path logdir_;  // behind what may be refused, which leaves no folder
   std::shared_ptr<caf::actor_system> system_;
 
   mutable std::mutex mutex_;

@@ -22,7 +22,7 @@ struct ProcessEvent {
     signaled,   ///< value: signal
     stopped,    ///< SIGSTOP and the like; value: signal
     continued,  ///< value: unused
-    dying,      ///< its end is certain, and follows with its cause; told of big processes above all, may be missing
+    dying,      ///< its end is certain, and follows; told of big processes above all, may be missing; `text` may be empty
     failed,     ///< could not be forked; `text` says why
   };
   Kind kind = Kind::failed;

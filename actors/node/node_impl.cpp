@@ -229,7 +229,7 @@ void Node::Impl::handle(std::uint64_t key) {
       break;
   }
   // A pidfd is watched only after the fork server was lost.
-  worker_ended(found, {ProcessEvent::Kind::signaled, found->second.pid, SIGKILL, "killed with the fork server"});
+  worker_ended(found, {ProcessEvent::Kind::signaled, found->second.pid, SIGKILL, killed_with_server_text});
 }
 
 void Node::Impl::deliver(Lock& lock) {

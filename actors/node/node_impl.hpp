@@ -20,6 +20,8 @@
 
 namespace troupe::node {
 
+inline constexpr const char* killed_with_server_text = "killed with the fork server";
+
 /// A worker process from its launch to its end.
 struct WorkerRecord {
   LaunchRequest request;
@@ -29,6 +31,7 @@ struct WorkerRecord {
   UniqueFd pidfd;
   std::vector<int> early_signals;  ///< asked for before it was forked
   int last_signal_sent = 0;        ///< by us
+  bool lost_with_server = false;
 };
 
 struct Node::Impl {

@@ -81,6 +81,7 @@ void Node::Impl::server_lost() {
       over.push_back(token);
       continue;
     }
+    record.lost_with_server = true;
     signal_pidfd(record.pidfd.get(), SIGKILL);
     if (!watch(record.pidfd.get(), Watched::pidfd, token, EPOLLIN | EPOLLONESHOT)) {  // it stays readable for ever
       over.push_back(token);
@@ -91,7 +92,7 @@ void Node::Impl::server_lost() {
     const auto worker = workers_.find(token);
     const auto pid = worker->second.pid;
     worker_ended(worker, pid < 0 ? ProcessEvent{Kind::failed, -1, 0, lost_before_fork_text(server_said_hello_)}
-                                 : ProcessEvent{Kind::signaled, pid, SIGKILL, "killed with the fork server"});
+                                 : ProcessEvent{Kind::signaled, pid, SIGKILL, killed_with_server_text});
   }
 }
 

@@ -3,11 +3,13 @@
 #include <fmt/core.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 
 #include <cerrno>
 #include <csignal>
 
 #include "actors/node/descriptor_channel.hpp"
+#include "actors/node/dying_status.hpp"
 #include "actors/node/node_impl.hpp"
 #include "actors/node/signal_names.hpp"
 
@@ -16,6 +18,22 @@ namespace troupe::node {
 namespace {
 
 constexpr std::size_t max_dead = 64;
+
+std::string signaled_text(int signal_number, const WorkerRecord& record) {
+  return signal_number == record.last_signal_sent ? killed_by_us_text(signal_number) : killed_text(signal_number);
+}
+
+/// Empty if that is not known yet.
+std::string dying_text(const WorkerRecord& record) {
+  const auto status = dying_status(record.pid, record.pidfd.get());
+  if (!status) {
+    return "";
+  }
+  if (record.lost_with_server) {
+    return killed_with_server_text;
+  }
+  return WIFSIGNALED(*status) ? signaled_text(WTERMSIG(*status), record) : exited_text(WEXITSTATUS(*status));
+}
 
 std::string ended_text(const ForkEvent& event, const WorkerRecord& record) {
   switch (event.kind) {
@@ -28,7 +46,7 @@ std::string ended_text(const ForkEvent& event, const WorkerRecord& record) {
     case ForkEvent::Kind::continued:
       return "continued";
     case ForkEvent::Kind::signaled:
-      return event.value == record.last_signal_sent ? killed_by_us_text(event.value) : killed_text(event.value);
+      return signaled_text(event.value, record);
     default:
       return "";
   }
@@ -120,10 +138,24 @@ void Node::Impl::deliver_later(Token token, const WorkerRecord& record, ProcessE
 
 // A process that the fork server has not told of yet is not known to anybody; its end will be.
 void Node::Impl::tell_deaths() {
+  if (dying_.empty()) {
+    return;
+  }
+  handle_server();  // its own end is the cause, if it has come
   for (const auto token : std::exchange(dying_, {})) {
-    if (const auto worker = workers_.find(token); worker != workers_.end() && worker->second.pid >= 0) {
-      deliver_later(token, worker->second, {ProcessEvent::Kind::dying, worker->second.pid, 0, "is dying"});
+    const auto worker = workers_.find(token);
+    if (worker == workers_.end() || worker->second.pid < 0) {
+      continue;
     }
+    auto& record = worker->second;
+    auto cause = dying_text(record);
+    if (!cause.empty()) {  // it may be replaced now
+      record.output.read_pending(printer_);  // its last words, for who asks for them
+      record.output.end_partial_lines(printer_);
+      unwatch(record.descriptors.get());
+      record.descriptors.reset();  // what is sent to its rank is for its successor
+    }
+    deliver_later(token, record, {ProcessEvent::Kind::dying, record.pid, 0, std::move(cause)});
   }
 }
 

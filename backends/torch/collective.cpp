@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 #include <troupe/error.hpp>
-#include <troupe/torch_model.hpp>
 
 #include "backends/torch/waiting.hpp"
 
@@ -34,10 +33,13 @@ void require_reducible(at::ScalarType type, Reduce reduce, const char* caller) {
   } else if (type == at::kByte || type == at::kChar || type == at::kShort || type == at::kInt || type == at::kLong) {
     if (reduce == Reduce::mean)
       refuse("the mean of integers is not one; use sum, or convert the tensor to a float type");
-  } else if (type != at::kFloat && type != at::kDouble && type != at::kHalf && type != at::kBFloat16) {
+  } else if (type != at::kFloat && type != at::kDouble && !is_half(type)) {
     refuse("this type cannot be reduced; convert it to float, half, bfloat16, double, uint8 or a signed integer type");
   }
 }
+
+/// What its bytes mean is what the tensor means: nothing is left to be conjugated or negated when it is read.
+at::Tensor as_memory(const at::Tensor& tensor) { return tensor.resolve_conj().resolve_neg().contiguous(); }
 
 /// Of quantized tensors only the values would travel.
 bool is_plain(const at::Tensor& tensor) { return tensor.layout() == at::kStrided && !tensor.is_quantized(); }
@@ -49,11 +51,11 @@ void Collective::require_usable(const at::Tensor& tensor, const char* caller) co
   if (!is_plain(tensor))
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{} works on dense tensors: convert it with .to_dense() or .dequantize()", caller));
-  if (tensor.device().type() != device_type())
+  if (tensor.device().type() != device().type())
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{} works on {} tensors in this group, this one lives on {}: move it there with "
                             ".to(train::torch::get_device()), or choose another TorchConfig.backend",
-                            caller, c10::DeviceTypeName(device_type()), tensor.device().str()));
+                            caller, c10::DeviceTypeName(device().type()), tensor.device().str()));
 }
 
 void Collective::all_reduce(at::Tensor& tensor, Reduce reduce) {
@@ -61,7 +63,7 @@ void Collective::all_reduce(at::Tensor& tensor, Reduce reduce) {
   require_reducible(tensor.scalar_type(), reduce, "all_reduce()");
   c10::NoGradGuard no_grad;
   const Operation operation(Kind::all_reduce, tensor.scalar_type(), tensor.sizes(), reduce);
-  const auto flat = tensor.contiguous();
+  const auto flat = as_memory(tensor);
   const bool mean = reduce == Reduce::mean;
   const Waiting waiting(in_all_reduce);
   reduce_flat(flat.is_complex() ? at::view_as_real(flat) : flat, mean ? Reduce::sum : reduce, mean ? 1.0 / size() : 1.0,
@@ -72,7 +74,7 @@ void Collective::all_reduce(at::Tensor& tensor, Reduce reduce) {
 void Collective::broadcast(at::Tensor& tensor, int root) {
   require_usable(tensor, "broadcast()");
   c10::NoGradGuard no_grad;
-  const auto flat = tensor.contiguous();
+  const auto flat = as_memory(tensor);
   const Waiting waiting(in_broadcast);
   broadcast_flat(flat, root, Operation(Kind::broadcast, tensor.scalar_type(), tensor.sizes(), Reduce::sum, root));
   if (rank() != root && !flat.is_same(tensor)) tensor.copy_(flat);
@@ -81,7 +83,7 @@ void Collective::broadcast(at::Tensor& tensor, int root) {
 std::vector<at::Tensor> Collective::all_gather(const at::Tensor& tensor) {
   require_usable(tensor, "all_gather()");
   c10::NoGradGuard no_grad;
-  const auto flat = tensor.contiguous();
+  const auto flat = as_memory(tensor);
   std::vector<at::Tensor> all;
   for (int other = 0; other < size(); ++other) all.push_back(at::empty_like(flat));
   const Waiting waiting(in_all_gather);
@@ -90,7 +92,7 @@ std::vector<at::Tensor> Collective::all_gather(const at::Tensor& tensor) {
 }
 
 at::Tensor Collective::to_group(const at::Tensor& values) const {
-  return device_type() == c10::kCPU ? values : values.to(train::torch::get_device());
+  return device().is_cpu() ? values : values.to(device());
 }
 
 void Collective::broadcast_values(at::Tensor& tensor, int root) {
@@ -116,7 +118,7 @@ at::Tensor Collective::reduce_scatter(const at::Tensor& tensor) {
                     size(), tensor.dim() == 0 ? "a tensor without dimensions" : fmt::format("{}", tensor.size(0))));
   c10::NoGradGuard no_grad;
   const Waiting waiting(in_reduce_scatter);
-  return scatter_flat(tensor.contiguous(), Operation(Kind::reduce_scatter, tensor.scalar_type(), tensor.sizes()));
+  return scatter_flat(as_memory(tensor), Operation(Kind::reduce_scatter, tensor.scalar_type(), tensor.sizes()));
 }
 
 at::Tensor Collective::scatter_flat(const at::Tensor& flat, const Operation& operation) {

@@ -17,6 +17,8 @@ namespace troupe {
 
 using train::torch::Reduce;
 
+inline bool is_half(at::ScalarType type) { return type == at::kHalf || type == at::kBFloat16; }
+
 /// A flat piece of memory that is reduced in place, again and again: a gradient bucket.
 class ReduceBuffer {
 public:
@@ -43,7 +45,7 @@ public:
   virtual int rank() const = 0;
   virtual int size() const = 0;
   /// Where its tensors live.
-  virtual c10::DeviceType device_type() const { return c10::kCPU; }
+  virtual c10::Device device() const { return c10::Device(c10::kCPU); }
   /// How large buffers should be.
   virtual std::size_t bucket_bytes() const { return std::size_t{4} << 20; }
 

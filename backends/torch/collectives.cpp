@@ -92,7 +92,7 @@ Json broadcast_json(const Json& value, int root) {
 }
 
 c10::intrusive_ptr<c10d::ProcessGroup> process_group() {
-  return TorchGroup::current("process_group()")->gloo()->process_group();
+  return TorchGroup::current("process_group()")->process_group();
 }
 
 }  // namespace troupe::train::torch

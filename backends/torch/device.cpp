@@ -45,6 +45,10 @@ c10::Device device_of_worker(int local_rank, double gpus_per_worker) {
   return c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index));
 }
 
+void use_device(c10::Device device) {
+  if (device.is_cuda()) c10::impl::getDeviceGuardImpl(c10::kCUDA)->setDevice(device);
+}
+
 }  // namespace troupe
 
 namespace troupe::train::torch {

@@ -10,4 +10,7 @@ namespace troupe {
 /// local_rank. Without any it is the CPU. Throws start_failed where libtorch has no CUDA, or too few devices.
 c10::Device device_of_worker(int local_rank, double gpus_per_worker);
 
+/// Makes it the one that the calling thread's code means by "cuda".
+void use_device(c10::Device device);
+
 }  // namespace troupe

@@ -14,7 +14,7 @@ namespace {
 
 /// As what Gloo sums it. Halves are summed as floats, as over shared memory; Gloo knows no short integers.
 at::ScalarType sum_type(at::ScalarType type) {
-  if (type == at::kHalf || type == at::kBFloat16) return at::kFloat;
+  if (is_half(type)) return at::kFloat;
   return type == at::kShort ? at::kInt : type;
 }
 
@@ -31,7 +31,10 @@ at::Tensor as_bytes(const at::Tensor& flat) {
 }  // namespace
 
 void GlooBuffer::start(double scale) {
-  scale_ = scale;
+  // Halves before they are summed: the sum of many may be too large for one.
+  const bool now = is_half(tensor_.scalar_type());
+  if (now && scale != 1.0) tensor_.mul_(scale);
+  scale_ = now ? 1.0 : scale;
   sent_ = {tensor_.to(wire_type(tensor_.scalar_type()))};  // the tensor itself, mostly
   work_ = group_->process_group()->allreduce(sent_);
 }
@@ -50,7 +53,8 @@ std::unique_ptr<ReduceBuffer> GlooCollective::make_buffer(std::int64_t elements,
 }
 
 std::unique_ptr<GlooBuffer> GlooCollective::make_buffer_over(at::Tensor flat) {
-  return std::make_unique<GlooBuffer>(group_, std::move(flat));
+  buffers_->process_group();  // now, not in the middle of a backward()
+  return std::make_unique<GlooBuffer>(buffers_, std::move(flat));
 }
 
 void GlooCollective::gather(const at::Tensor& flat, const std::vector<at::Tensor>& all) {

@@ -31,17 +31,24 @@ private:
 
 class GlooCollective : public Collective {
 public:
-  explicit GlooCollective(std::shared_ptr<GlooGroup> group) : group_(std::move(group)) {}
+  /// Buffers and other operations go through a group each, formed when it is needed: their order relative to each other
+  /// may differ between ranks, and a group knows its operations by their order alone.
+  GlooCollective(std::shared_ptr<GlooGroup> operations, std::shared_ptr<GlooGroup> buffers)
+      : group_(std::move(operations)), buffers_(std::move(buffers)) {}
 
   int rank() const override { return group_->rank(); }
   int size() const override { return group_->size(); }
   std::unique_ptr<ReduceBuffer> make_buffer(std::int64_t elements, at::ScalarType type) override;
-  void abort() noexcept override { group_->abort(); }
+  void abort() noexcept override {
+    group_->abort();
+    buffers_->abort();
+  }
 
   // Without checks, for who has made them. Flat and contiguous tensors, some elements at least.
   void reduce(const at::Tensor& flat, Reduce reduce, double scale);
   void send_to_all(const at::Tensor& flat, int root);
   void gather(const at::Tensor& flat, const std::vector<at::Tensor>& all);
+  /// Collective.
   std::unique_ptr<GlooBuffer> make_buffer_over(at::Tensor flat);
   /// A barrier. Throws invalid_argument if the ranks do not mean the same.
   void agree(const Operation& operation);
@@ -53,7 +60,8 @@ protected:
   void wait_for_all(const Operation& operation) override { agree(operation); }
 
 private:
-  std::shared_ptr<GlooGroup> group_;
+  const std::shared_ptr<GlooGroup> group_;
+  const std::shared_ptr<GlooGroup> buffers_;
 };
 
 }  // namespace troupe

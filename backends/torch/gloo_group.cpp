@@ -164,12 +164,27 @@ GlooGroup::GlooGroup(GlooGroupOptions options, std::shared_ptr<Store> store)
     : options_(std::move(options)), store_(std::move(store)), making_(std::make_shared<Making>()) {}
 
 GlooGroup::~GlooGroup() {
+  bool was_aborted = false;
+  {
+    std::lock_guard lock(making_->mutex);
+    was_aborted = making_->aborted;
+  }
   abort();
-  // Its end waits for the operation, and the caller must not.
-  if (left_behind_) std::thread([group = std::move(group_)] {}).detach();
+  // Its end waits for its operations, which may never end after an abort, and the caller must not.
+  if (was_aborted && group_) std::thread([group = std::move(group_)] {}).detach();
+}
+
+const c10::intrusive_ptr<c10d::ProcessGroup>& GlooGroup::process_group() {
+  std::lock_guard lock(forming_);
+  if (!group_) form();
+  return group_;
 }
 
 void GlooGroup::form() {
+  {
+    std::lock_guard lock(making_->mutex);
+    if (making_->aborted) throw GroupLost(lost);
+  }
   // Everybody is there before Gloo begins: it would wait long for one who is not.
   meet(*store_, options_.prefix + "/here", world_rank(), members(), options_.timeout);
   std::string name;  // of the group, among those of this process
@@ -180,19 +195,21 @@ void GlooGroup::form() {
     name = store_->get(key, options_.timeout);
   }
   const Turn turn(name);
-  make(c10::make_intrusive<StoreAdapter>(store_, options_.prefix + "/", options_.timeout));
+  auto group = make(c10::make_intrusive<StoreAdapter>(store_, options_.prefix + "/", options_.timeout));
   // The sockets of all: they are aborted together anyway.
   if (!options_.own_process) meet(*store_, options_.prefix + "/formed", world_rank(), members(), options_.timeout);
   std::lock_guard lock(making_->mutex);
   making_->sockets = Turn::opened();
-  if (!making_->aborted) return;
-  shut_down(making_->sockets);
-  throw GroupLost(lost);
+  if (making_->aborted) {
+    shut_down(making_->sockets);
+    throw GroupLost(lost);
+  }
+  group_ = std::move(group);
 }
 
 /// On a thread of its own, since nothing can end Gloo's wait for a peer that died while it connected; an abort leaves
 /// it behind, where it ends by itself.
-void GlooGroup::make(const c10::intrusive_ptr<c10d::Store>& store) {
+c10::intrusive_ptr<c10d::ProcessGroup> GlooGroup::make(const c10::intrusive_ptr<c10d::Store>& store) {
   std::thread([making = making_, options = options_, store] {
     c10::intrusive_ptr<c10d::ProcessGroup> group;
     std::exception_ptr error;
@@ -212,8 +229,8 @@ void GlooGroup::make(const c10::intrusive_ptr<c10d::Store>& store) {
   std::unique_lock lock(making_->mutex);
   making_->changed.wait(lock, [&] { return making_->done || making_->aborted; });
   if (making_->aborted) throw GroupLost(lost);
-  group_ = std::move(making_->group);
-  if (!making_->error) return;
+  making_->done = false;  // for another try
+  if (!making_->error) return std::move(making_->group);
   try {
     std::rethrow_exception(making_->error);
   } catch (const Error&) {
@@ -233,14 +250,15 @@ void GlooGroup::finish(const c10::intrusive_ptr<c10d::Work>& work) {
     making->changed.notify_all();
   });
   bool aborted = false;
+  bool left_behind = false;
   {
     std::unique_lock lock(making_->mutex);
     making_->changed.wait(lock, [&] { return *done || making_->aborted; });
     // Closed sockets end the operation within milliseconds, but for a rare case that Gloo never wakes from.
-    if (!*done) left_behind_ = !making_->changed.wait_for(lock, std::chrono::milliseconds(50), [&] { return *done; });
+    if (!*done) left_behind = !making_->changed.wait_for(lock, std::chrono::milliseconds(50), [&] { return *done; });
     aborted = making_->aborted;
   }
-  if (left_behind_) throw GroupLost(lost);
+  if (left_behind) throw GroupLost(lost);
   try {
     work->wait();
   } catch (const std::exception& error) {

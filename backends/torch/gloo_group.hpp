@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -27,10 +28,9 @@ public:
   GlooGroup(GlooGroupOptions options, std::shared_ptr<Store> store);
   ~GlooGroup();
 
-  /// Collective, once. Throws deadline that names the missing ranks, GroupLost after an abort.
-  void form();
-
-  const c10::intrusive_ptr<c10d::ProcessGroup>& process_group() const { return group_; }
+  /// Forms the group at the first call, which is collective. Throws deadline that names the missing ranks, GroupLost
+  /// after an abort.
+  const c10::intrusive_ptr<c10d::ProcessGroup>& process_group();
   int rank() const { return options_.rank; }
   int size() const { return static_cast<int>(options_.members.size()); }
   const std::vector<int>& members() const { return options_.members; }
@@ -49,13 +49,14 @@ public:
 
 private:
   struct Making;
-  void make(const c10::intrusive_ptr<c10d::Store>& store);
+  void form();
+  c10::intrusive_ptr<c10d::ProcessGroup> make(const c10::intrusive_ptr<c10d::Store>& store);
 
   const GlooGroupOptions options_;
   const std::shared_ptr<Store> store_;
   const std::shared_ptr<Making> making_;
-  c10::intrusive_ptr<c10d::ProcessGroup> group_;
-  bool left_behind_ = false;  // an operation that did not end
+  std::mutex forming_;
+  c10::intrusive_ptr<c10d::ProcessGroup> group_;  // null until it is formed
 };
 
 }  // namespace troupe

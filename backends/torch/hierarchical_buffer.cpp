@@ -63,13 +63,14 @@ bool HierarchicalBuffer::is_summed() const {
 void HierarchicalBuffer::sum_share() {
   if (std::exchange(shared_, true)) return;
   local_->wait(region_->counter(arrived), round_ * static_cast<std::uint32_t>(local_->size()));
-  reduce_share(*local_, *region_, bytes_, type_, Reduce::sum, 1.0, {0});
+  // Halves are scaled before they are halves again: the sum of many may be too large for one.
+  reduce_share(*local_, *region_, bytes_, type_, Reduce::sum, is_half(type_) ? scale_ : 1.0, {0});
   local_->arrive(region_->counter(summed));
 }
 
 void HierarchicalBuffer::launch() {
   launched_ = true;
-  between_->start(scale_);
+  between_->start(is_half(type_) ? 1.0 : scale_);
 }
 
 void HierarchicalBuffer::publish() {

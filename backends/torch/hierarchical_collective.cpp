@@ -30,33 +30,18 @@ at::Tensor tensor_over(const ShmGroup::Region& region, std::byte* piece, std::si
 }  // namespace
 
 HierarchicalCollective::HierarchicalCollective(int rank, HostLayout hosts, std::shared_ptr<ShmGroup> local,
-                                               MakeBetween make_between)
+                                               std::shared_ptr<GlooCollective> between)
     : rank_(rank),
       hosts_(std::move(hosts)),
       size_(count_ranks(hosts_)),
       local_(std::move(local)),
-      make_between_(std::move(make_between)),
+      between_(std::move(between)),
       stage_(local_->make_region(stage_bytes)),
       order_(std::make_shared<LaunchOrder>()) {}
 
-GlooCollective& HierarchicalCollective::between(Lane& lane) {
-  if (lane.collective) return *lane.collective;
-  {
-    std::lock_guard lock(mutex_);
-    if (aborted_) throw GroupLost("another rank is gone, or the run is being stopped");
-    lane.group = make_between_(lane.name);
-  }
-  lane.group->form();
-  lane.collective = std::make_shared<GlooCollective>(lane.group);
-  return *lane.collective;
-}
-
 void HierarchicalCollective::abort() noexcept {
   local_->abort();
-  std::lock_guard lock(mutex_);
-  aborted_ = true;
-  for (auto* lane : {&operations_, &buffers_})
-    if (lane->group) lane->group->abort();
+  if (between_) between_->abort();
 }
 
 void HierarchicalCollective::wait_for_all(const Operation& operation) {
@@ -67,18 +52,24 @@ void HierarchicalCollective::wait_for_all(const Operation& operation) {
 void HierarchicalCollective::enter(bool first, const Operation& operation) {
   if (!first) return local_->barrier();
   if (!local_->barrier(operation.words())) Operation::require_equal(local_->notes(), local_->members(), rank_);
-  if (is_leader()) between(operations_).agree(operation);
+  if (is_leader()) between_->agree(operation);
 }
 
 void HierarchicalCollective::reduce_flat(const at::Tensor& flat, Reduce reduce, double scale,
                                          const Operation& operation) {
+  if (is_half(flat.scalar_type()) && reduce == Reduce::sum) {  // the sum of a host may be too large for a half
+    const auto wide = flat.to(at::kFloat);
+    reduce_flat(wide, reduce, scale, operation);
+    flat.copy_(wide);
+    return;
+  }
   for_each_piece(flat.nbytes(), [&](std::size_t at, std::size_t bytes) {
     copy_bytes(stage_->part(local_->rank()), bytes_of(flat) + at, bytes);
     enter(at == 0, operation);
     reduce_share(*local_, *stage_, bytes, flat.scalar_type(), reduce, 1.0, {0});
     local_->barrier();
     if (is_leader() && bytes > 0)
-      between(operations_).reduce(tensor_over(*stage_, stage_->part(0), bytes, flat.scalar_type()), reduce, scale);
+      between_->reduce(tensor_over(*stage_, stage_->part(0), bytes, flat.scalar_type()), reduce, scale);
     local_->barrier();
     copy_bytes(bytes_of(flat) + at, stage_->part(0), bytes);
     local_->barrier();
@@ -94,7 +85,7 @@ void HierarchicalCollective::broadcast_flat(const at::Tensor& flat, int root, co
     if (rank_ == root) copy_bytes(stage_->part(0), bytes_of(flat) + at, bytes);
     enter(at == 0, operation);
     if (is_leader() && bytes > 0)
-      between(operations_).send_to_all(tensor_over(*stage_, stage_->part(0), bytes, at::kByte), root_host);
+      between_->send_to_all(tensor_over(*stage_, stage_->part(0), bytes, at::kByte), root_host);
     local_->barrier();
     if (rank_ != root) copy_bytes(bytes_of(flat) + at, stage_->part(0), bytes);
     local_->barrier();
@@ -120,10 +111,9 @@ void HierarchicalCollective::gather_flat(const at::Tensor& flat, const std::vect
     enter(at == 0 && !agreed, operation);
     if (is_leader() && bytes > 0)
       for (std::size_t host = 0; host < hosts_.size(); ++host)
-        between(operations_)
-            .send_to_all(
-                tensor_over(*gathered_, place_of(hosts_[host].front()), bytes * hosts_[host].size(), at::kByte),
-                static_cast<int>(host));
+        between_->send_to_all(
+            tensor_over(*gathered_, place_of(hosts_[host].front()), bytes * hosts_[host].size(), at::kByte),
+            static_cast<int>(host));
     local_->barrier();
     for (int rank = 0; rank < size_; ++rank)
       copy_bytes(bytes_of(all[static_cast<std::size_t>(rank)]) + at, place_of(rank), bytes);
@@ -133,8 +123,7 @@ void HierarchicalCollective::gather_flat(const at::Tensor& flat, const std::vect
 
 std::unique_ptr<ReduceBuffer> HierarchicalCollective::make_buffer(std::int64_t elements, at::ScalarType type) {
   enter(true, Operation(Operation::Kind::make_buffer, type, {elements}));
-  return std::make_unique<HierarchicalBuffer>(local_, is_leader() ? &between(buffers_) : nullptr, order_, elements,
-                                              type);
+  return std::make_unique<HierarchicalBuffer>(local_, between_.get(), order_, elements, type);
 }
 
 }  // namespace troupe

@@ -4,9 +4,7 @@
 // the tensor's size alone: the same bits on every rank and in every run.
 #pragma once
 
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "backends/shm_group.hpp"
@@ -22,11 +20,9 @@ using HostLayout = std::vector<std::vector<int>>;
 
 class HierarchicalCollective : public Collective {
 public:
-  /// Makes an unformed group of all leaders; called on leaders only.
-  using MakeBetween = std::function<std::shared_ptr<GlooGroup>(const std::string& name)>;
-
-  /// `local`: the ranks of this host. Gloo is made when something needs it.
-  HierarchicalCollective(int rank, HostLayout hosts, std::shared_ptr<ShmGroup> local, MakeBetween make_between);
+  /// `local`: the ranks of this host; `between`: the leaders of all hosts, null on other ranks.
+  HierarchicalCollective(int rank, HostLayout hosts, std::shared_ptr<ShmGroup> local,
+                         std::shared_ptr<GlooCollective> between);
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -40,16 +36,7 @@ protected:
   void wait_for_all(const Operation& operation) override;
 
 private:
-  /// Buffers and other operations go through a Gloo group each: their order relative to each other may differ between
-  /// leaders, and a group knows its operations by their order alone.
-  struct Lane {
-    const char* name;
-    std::shared_ptr<GlooGroup> group;
-    std::shared_ptr<GlooCollective> collective;
-  };
-
-  bool is_leader() const { return local_->rank() == 0; }
-  GlooCollective& between(Lane& lane);
+  bool is_leader() const { return between_ != nullptr; }
   /// Begins a piece: at the first one the ranks of all hosts agree on what they do.
   void enter(bool first, const Operation& operation);
 
@@ -57,14 +44,10 @@ private:
   const HostLayout hosts_;
   const int size_;
   const std::shared_ptr<ShmGroup> local_;
-  const MakeBetween make_between_;
+  const std::shared_ptr<GlooCollective> between_;
   const std::shared_ptr<ShmGroup::Region> stage_;
   std::shared_ptr<ShmGroup::Region> gathered_;  // pieces of all ranks of all hosts
   const std::shared_ptr<LaunchOrder> order_;
-  std::mutex mutex_;  // abort() comes on another thread
-  bool aborted_ = false;
-  Lane operations_{"operations", nullptr, nullptr};
-  Lane buffers_{"buffers", nullptr, nullptr};
 };
 
 }  // namespace troupe

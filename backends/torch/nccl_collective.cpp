@@ -61,8 +61,11 @@ public:
 
   at::Tensor tensor() const override { return tensor_; }
   void start(double scale) override {
-    scale_ = scale;
     const c10::DeviceGuard guard(tensor_.device());
+    // Halves before they are summed: the sum of many may be too large for one.
+    const bool now = is_half(tensor_.scalar_type());
+    if (now && scale != 1.0) tensor_.mul_(scale);
+    scale_ = now ? 1.0 : scale;
     ready_.record(current_stream(tensor_.device()));
     ready_.block(stream_);
     communicator_->run("ncclAllReduce", [&](ncclComm_t communicator) {
@@ -104,7 +107,7 @@ public:
 
   int rank() const override { return options_.rank; }
   int size() const override { return static_cast<int>(options_.members.size()); }
-  c10::DeviceType device_type() const override { return c10::kCUDA; }
+  c10::Device device() const override { return options_.device; }
   std::size_t bucket_bytes() const override { return std::size_t{25} << 20; }
 
   void form() override {

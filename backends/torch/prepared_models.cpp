@@ -109,9 +109,25 @@ PreparedModels& PreparedModels::instance() {
 
 void PreparedModels::add(detail::RankData& rank, const std::shared_ptr<Module>& module,
                          const PrepareModelOptions& options, const std::shared_ptr<Collective>& collective) {
+  if (collective && options.wrap_ddp) check_not_shared(rank, *module);
   auto reducer = collective ? make_reducer(*module, options, rank, collective) : nullptr;
   std::lock_guard lock(mutex_);
   entries_[module.get()] = {module, &rank, next_number_++, options, std::move(reducer)};
+}
+
+/// Two models would put the gradient of a shared parameter into two places, and average what is not there yet.
+void PreparedModels::check_not_shared(const detail::RankData& rank, const Module& module) {
+  std::set<const c10::TensorImpl*> taken;
+  for (const auto& [other, entry] : of(rank)) {
+    if (other.get() == &module || !entry.reducer) continue;
+    for (const auto& parameter : other->parameters()) taken.insert(parameter.unsafeGetTensorImpl());
+  }
+  for (const auto& item : module.named_parameters())
+    if (item.value().requires_grad() && taken.contains(item.value().unsafeGetTensorImpl()))
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("parameter {} is trained by another model that prepare_model() was given before, and "
+                              "would be averaged twice: make one module of both and prepare that",
+                              item.key()));
 }
 
 void PreparedModels::forget(const Module* module) {

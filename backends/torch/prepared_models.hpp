@@ -32,6 +32,7 @@ public:
   /// Makes the reducer if there is a collective, which is collective then.
   void add(detail::RankData& rank, const std::shared_ptr<Module>& module,
            const train::torch::PrepareModelOptions& options, const std::shared_ptr<Collective>& collective);
+  void check_not_shared(const detail::RankData& rank, const Module& module);
   /// That model, and those that are no more: before another needs the room.
   void forget(const Module* module);
   /// Null if there is none, or nobody to reduce with.

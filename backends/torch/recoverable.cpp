@@ -199,8 +199,9 @@ public:
         recover({error.what()});
         continue;
       } catch (const std::exception& error) {
-        if (!session_->retries_user_errors()) throw;
-        recover({error.what(), /*user_error=*/true});
+        const bool lost = means_lost_peers(error);
+        if (!lost && !session_->retries_user_errors()) throw;
+        recover({error.what(), /*user_error=*/!lost});
         continue;
       }
       end_run();
@@ -245,6 +246,12 @@ public:
   }
 
 private:
+  /// Operations of process_group() fail with c10d's own exceptions.
+  static bool means_lost_peers(const std::exception& error) {
+    const auto group = TorchGroup::find();
+    return dynamic_cast<const Error*>(&error) == nullptr && group && group->has_lost_peers();
+  }
+
   using Parts = std::vector<std::pair<std::string, train::torch::detail::RecoverablePartPtr>>;
 
   void check_new(const std::string& name, const train::torch::detail::RecoverablePartPtr& part) const {

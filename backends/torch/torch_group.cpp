@@ -35,8 +35,6 @@ std::chrono::milliseconds timeout_of(const TorchConfig& config) {
 
 std::shared_ptr<GlooGroup> make_gloo(const TorchConfig& config, const BackendContext& context, const std::string& name,
                                      int member, std::vector<int> members) {
-  if (!context.store)
-    throw Error(ErrorCode::invalid_state, "local mode has no process group: use num_workers = 1 for a group of one");
   GlooGroupOptions options;
   options.rank = member;
   options.members = std::move(members);
@@ -96,6 +94,7 @@ TorchGroup::TorchGroup(const TorchConfig& config, BackendContext context)
       device_(device_of_worker(context_.local_rank, config.gpus_per_worker)),
       everybody_(static_cast<std::size_t>(context_.world_size)) {
   std::iota(everybody_.begin(), everybody_.end(), 0);
+  if (context_.store) gloo_ = make_gloo(config_, context_, "all", rank(), everybody_);
   // Said now, not at the first operation in the middle of a run.
   const bool on_gpus = device_.is_cuda() && context_.world_size > 1;
   if (on_gpus && config_.backend == "gloo")
@@ -133,19 +132,10 @@ const std::shared_ptr<Collective>& TorchGroup::collective() {
   return collective_;
 }
 
-const std::shared_ptr<GlooGroup>& TorchGroup::gloo() {
-  std::lock_guard making(making_);
-  form_gloo();
-  return gloo_;
-}
-
-void TorchGroup::form_gloo() {
-  if (gloo_formed_) return;
-  check_not_aborted();
-  // It can be aborted while it forms.
-  keep(gloo_, make_gloo(config_, context_, "all", rank(), everybody_));
-  gloo_->form();
-  gloo_formed_ = true;
+const c10::intrusive_ptr<c10d::ProcessGroup>& TorchGroup::process_group() {
+  if (!gloo_)
+    throw Error(ErrorCode::invalid_state, "local mode has no process group: use num_workers = 1 for a group of one");
+  return gloo_->process_group();
 }
 
 std::shared_ptr<Collective> TorchGroup::form_nccl() {
@@ -164,10 +154,8 @@ std::shared_ptr<Collective> TorchGroup::form_nccl() {
 std::shared_ptr<Collective> TorchGroup::make_collective() {
   if (device_.is_cuda()) return form_nccl();
   const auto hosts = find_hosts();
-  if (!config_.shared_memory || hosts.size() == everybody_.size()) {
-    form_gloo();
-    return std::make_shared<GlooCollective>(gloo_);
-  }
+  if (!config_.shared_memory || hosts.size() == everybody_.size())
+    return std::make_shared<GlooCollective>(gloo_, make_gloo(config_, context_, "buffers", rank(), everybody_));
   std::size_t my_host = 0;
   while (std::find(hosts[my_host].begin(), hosts[my_host].end(), rank()) == hosts[my_host].end()) ++my_host;
   const auto& members = hosts[my_host];
@@ -179,13 +167,16 @@ std::shared_ptr<Collective> TorchGroup::make_collective() {
   options.ranks_on_machine = context_.local_world_size;
   auto local = std::make_shared<ShmGroup>(std::move(options), context_.store, context_.descriptors);
   if (hosts.size() == 1) return std::make_shared<ShmCollective>(std::move(local));
-  std::vector<int> leaders;
-  for (const auto& host : hosts) leaders.push_back(host.front());
-  return std::make_shared<HierarchicalCollective>(
-      rank(), hosts, std::move(local),
-      [config = config_, context = context_, my_host, leaders](const std::string& name) {
-        return make_gloo(config, context, "leaders/" + name, static_cast<int>(my_host), leaders);
-      });
+  std::shared_ptr<GlooCollective> between;
+  if (rank() == members.front()) {
+    std::vector<int> leaders;
+    for (const auto& host : hosts) leaders.push_back(host.front());
+    const auto group = [&](const char* name) {
+      return make_gloo(config_, context_, name, static_cast<int>(my_host), leaders);
+    };
+    between = std::make_shared<GlooCollective>(group("leaders/operations"), group("leaders/buffers"));
+  }
+  return std::make_shared<HierarchicalCollective>(rank(), hosts, std::move(local), std::move(between));
 }
 
 /// Every rank tells its host; who does not is named.
@@ -214,10 +205,7 @@ void TorchGroup::abort() noexcept {
   if (nccl_) nccl_->abort();
 }
 
-bool TorchGroup::has_lost_peers() const {
-  std::lock_guard lock(mutex_);
-  return gloo_ && gloo_->has_lost_peers();
-}
+bool TorchGroup::has_lost_peers() const { return gloo_ && gloo_->has_lost_peers(); }
 
 std::shared_ptr<TorchGroup> TorchGroup::find() {
   const auto session = detail::Session::current();

@@ -2,6 +2,8 @@
 // The group of a rank: what carries its collectives, and its c10d process group if somebody wants one.
 #pragma once
 
+#include <c10/util/intrusive_ptr.h>
+
 #include <chrono>
 #include <memory>
 #include <mutex>
@@ -12,6 +14,10 @@
 #include <troupe/torch_config.hpp>
 
 #include "backends/torch/collective.hpp"
+
+namespace c10d {
+class ProcessGroup;
+}
 
 namespace troupe {
 
@@ -35,8 +41,8 @@ public:
   /// NCCL on GPUs; on the CPU shared memory inside a host, Gloo between hosts. Made at the first use, which is
   /// collective.
   const std::shared_ptr<Collective>& collective();
-  /// Made at the first use, which is collective. Throws invalid_state in local mode.
-  const std::shared_ptr<GlooGroup>& gloo();
+  /// Over Gloo. Formed at the first use, which is collective. Throws invalid_state in local mode.
+  const c10::intrusive_ptr<c10d::ProcessGroup>& process_group();
 
   /// From any thread: ends pending operations with GroupLost, and all later ones.
   void abort() noexcept;
@@ -56,20 +62,18 @@ private:
   std::shared_ptr<Collective> make_collective();
   std::vector<std::vector<int>> find_hosts();
   std::shared_ptr<Collective> form_nccl();
-  void form_gloo();
 
   const TorchConfig config_;
   const BackendContext context_;
   const std::chrono::milliseconds timeout_;
   const c10::Device device_;
   std::vector<int> everybody_;
+  std::shared_ptr<GlooGroup> gloo_;  // null in local mode
   std::mutex making_;  // one thread makes a transport at a time
   mutable std::mutex mutex_;
   bool aborted_ = false;
   std::shared_ptr<Collective> collective_;
-  std::shared_ptr<GlooGroup> gloo_;
   std::shared_ptr<NcclGroup> nccl_;
-  bool gloo_formed_ = false;
 };
 
 /// Collective::all_gather_values() in the group of the calling rank; of one rank, a copy.

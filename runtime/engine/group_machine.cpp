@@ -92,9 +92,11 @@ GroupActions GroupMachine::ready(int rank, Time now) {
 
 /// What can be done once all workers are there: form, tell that the group is up, run.
 void GroupMachine::proceed(Time now, GroupActions& actions) {
-  if (!all_members(State::ready) || (!start_pending_ && attempt_ != Attempt::pending)) return;
+  const bool idle = is_up_ && attempt_ == Attempt::none;  // one was replaced: calls may want the group
+  if (!all_members(State::ready) || (!start_pending_ && !idle && attempt_ != Attempt::pending)) return;
   if (limits_.forms_group && formed_epoch_ != epoch_) return form_all(now, actions);
   shortage_.reset();
+  is_up_ = true;
   if (std::exchange(start_pending_, false)) actions.push_back(GroupStarted{});
   if (attempt_ == Attempt::pending) run_all(actions);
 }
@@ -302,6 +304,9 @@ GroupActions GroupMachine::done(int rank, RankEnd end, std::optional<Failure> fa
     // A rank may notice the death of another before the Node tells us; the cause follows with lost(). And one that has
     // left its function cannot go on in place with the others.
     if (end != RankEnd::returned || attempt_ == Attempt::regrouping) fall_back(now, actions);
+  } else if (attempt_ == Attempt::stopping && end == RankEnd::threw && suspicion_ &&
+             suspicion_->code == ErrorCode::group_lost) {
+    suspicion_ = std::move(failure);  // why the others could not go on, unless somebody was lost
   }
   end_attempt_if_quiet(actions);
   return actions;

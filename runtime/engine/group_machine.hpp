@@ -140,7 +140,7 @@ public:
   GroupActions preempt(int rank, Time deadline, Time now);
 
   /// The function on this rank can go on in place when others are lost, or no longer.
-  void live(int rank, bool is_live);
+  GroupActions live(int rank, bool is_live, Time now);
   /// The rank waits inside its function for a new group. `why`: what its collective said, or its own exception; `step`:
   /// the last one it has made, -1 if none.
   GroupActions held(int rank, const std::string& why, bool user_error, Time now, std::int64_t step = -1);
@@ -169,7 +169,6 @@ public:
   /// When tick() wants to be called.
   std::optional<Time> deadline() const;
 
-  bool is_running(int rank) const { return slot(rank).state == State::running; }
   bool leaving() const { return leaving_; }
   /// Places of those that train, in rank order.
   std::vector<int> members() const;
@@ -269,6 +268,7 @@ private:
   std::vector<Slot> slots_;
   std::vector<RestartWindow> idle_restarts_;  // by rank: all may die at once, with the fork server
   bool start_pending_ = false;
+  bool is_up_ = false;  // all were there once
   // A group is usable in the epoch it was formed in. Every new worker, and every halt (it aborts collectives), begins a
   // new one.
   std::uint64_t epoch_ = 0;

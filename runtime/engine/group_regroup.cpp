@@ -19,7 +19,13 @@ std::string show_workers(int count) { return fmt::format("{} worker{}", count, c
 // All in the function are told to drop their collectives; each comes to rest in held(). Replacements run the function
 // until they are held too. Then all form the group and go on.
 
-void GroupMachine::live(int rank, bool is_live) { slot(rank).live = is_live; }
+GroupActions GroupMachine::live(int rank, bool is_live, Time now) {
+  GroupActions actions;
+  slot(rank).live = is_live;
+  // Those that are to make the group larger may have waited for this.
+  if (is_live && attempt_ == Attempt::running && can_regroup(-1)) take_in_ready(now, actions);
+  return actions;
+}
 
 /// Somebody but `without` has the state, and all who are in the function can wait in it.
 bool GroupMachine::can_regroup(int without) const {
@@ -39,6 +45,8 @@ bool GroupMachine::can_regroup(int without) const {
 void GroupMachine::regroup(Permission permission, Time now, GroupActions& actions) {
   if (attempt_ == Attempt::regrouping) {
     // What happens before the answer belongs to the same incident.
+    if (permission == Permission::needed && permission_ == Permission::not_needed && stop_deadline_)
+      stop_deadline_ = now + limits_.rejoin_deadline;  // until now it waited for a change of size
     if (permission == Permission::needed && permission_ != Permission::asked) permission_ = permission;
     return;
   }
@@ -164,6 +172,17 @@ void GroupMachine::lost_in_regrouping(int rank, Permission permission, Time now,
 
 void GroupMachine::tick_regrouping(Time now, GroupActions& actions) {
   if (!stop_deadline_ || now < *stop_deadline_) return;
+  // Nobody failed: the group is to be larger or smaller, and that can wait for a long step.
+  if (!failure_ && permission_ == Permission::not_needed) {
+    std::vector<int> busy;
+    for (int rank : members())
+      if (slot(rank).state == State::running) busy.push_back(rank_of(rank));
+    actions.push_back(Tell{fmt::format(
+        "the group is to change its size, and waits since {} ms for rank {} to come to the end of a step",
+        limits_.rejoin_deadline.count(), fmt::join(busy, ", "))});
+    stop_deadline_ = now + limits_.rejoin_deadline;
+    return;
+  }
   stop_deadline_.reset();
   const bool somebody_waits = std::any_of(slots_.begin(), slots_.end(), [](const Slot& s) {
     return s.member && s.state == State::held && !s.joining && !s.killed;
@@ -212,6 +231,7 @@ GroupActions GroupMachine::resize(int world_size, Time now) {
   } else {
     resizing_ = surplus() < 0;
     grow(now, actions);
+    take_in_ready(now, actions);  // those that wait since before
   }
   return actions;
 }
@@ -254,7 +274,10 @@ void GroupMachine::tick_dropped(Time now, GroupActions& actions) {
     auto& s = slot(rank);
     if (!s.leave_deadline || now < *s.leave_deadline) continue;
     s.leave_deadline.reset();
-    kill(rank, actions);
+    if (s.saving)  // a checkpoint would be lost
+      s.leave_deadline = now + limits_.stop_deadline;
+    else
+      kill(rank, actions);
   }
 }
 

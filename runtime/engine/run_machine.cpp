@@ -51,11 +51,6 @@ void RunMachine::note(Decision decision) {
   decisions_.push_back(std::move(decision));
 }
 
-void RunMachine::progress() {
-  granted_.reset();
-  policy_.progress();
-}
-
 RunActions RunMachine::attempt_ended(std::optional<Failure> failure, Time now) {
   if (state_ == State::stopping) {
     // A thread that does not stop is worth more than the reason it was asked to, unless somebody pressed Ctrl-C: who

@@ -66,7 +66,9 @@ public:
   void note(Decision decision);
   /// See FailurePolicy.
   void worked() { policy_.worked(); }
-  void progress();
+  void progress() { policy_.progress(); }
+  /// What was damaged has been mended in place: what fails from now on is something else.
+  void went_on() { granted_.reset(); }
   RunActions tick(Time now);
   /// When tick() wants to be called.
   std::optional<Time> deadline() const { return next_attempt_at_ ? next_attempt_at_ : go_on_at_; }
@@ -91,7 +93,7 @@ private:
   std::optional<Failure> stop_failure_;
   std::optional<Time> next_attempt_at_;
   std::optional<Time> go_on_at_;
-  std::optional<Failure> granted_;  // the damage that was decided upon, and there was no progress since
+  std::optional<Failure> granted_;  // the damage that was decided upon, and is not mended yet
   std::string refusal_;             // why the attempt may not go on in place
   std::vector<Decision> decisions_;
 };

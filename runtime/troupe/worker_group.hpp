@@ -30,7 +30,10 @@ public:
   std::future<detail::CallResult<F>> submit(F, Args&&... args) const {
     // Deferred: the result is decoded on the thread that asks for it.
     return std::async(std::launch::deferred,
-                      [bytes = send<F>(std::forward<Args>(args)...)]() mutable { return decode<F>(bytes); });
+                      [target = target_, bytes = send<F>(std::forward<Args>(args)...)]() mutable {
+                        if (!is_ready(bytes)) target->check_may_wait();
+                        return decode<F>(bytes);
+                      });
   }
 
   /// Calls and waits. The wait spins for a moment before it sleeps: most answers are there by then, and waking a
@@ -38,15 +41,18 @@ public:
   /// waiting for this very core.
   template <class F, class... Args>
   detail::CallResult<F> execute(F, Args&&... args) const {
+    target_->check_may_wait();
     auto bytes = send<F>(std::forward<Args>(args)...);
     const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(500);
-    while (bytes.wait_for(std::chrono::seconds(0)) != std::future_status::ready &&
-           std::chrono::steady_clock::now() < until)
-      std::this_thread::yield();
+    while (!is_ready(bytes) && std::chrono::steady_clock::now() < until) std::this_thread::yield();
     return decode<F>(bytes);
   }
 
 private:
+  static bool is_ready(const std::future<std::string>& bytes) {
+    return bytes.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  }
+
   template <class F, class... Args>
   std::future<std::string> send(Args&&... args) const {
     auto promise = std::make_shared<std::promise<std::string>>();
@@ -87,6 +93,7 @@ public:
   template <class F, class... Args>
   auto execute(F function, const Args&... args) const {
     using Value = detail::CallResult<F>;
+    target_->check_may_wait();
     std::vector<std::future<Value>> pending;
     pending.reserve(size());
     for (std::size_t rank = 0; rank < size(); ++rank)

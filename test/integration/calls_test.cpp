@@ -37,6 +37,10 @@ private:
   std::string name_;
 };
 
+void report_until_stopped() {
+  for (;;) train::report({{"x", 1}});
+}
+
 class Unwilling {
 public:
   Unwilling() {
@@ -175,6 +179,50 @@ DOCTEST_TEST_CASE("calls from several threads are all answered") {
     for (auto& thread : threads) thread.join();
     DOCTEST_CHECK(group.execute([](Counter& counter) { return counter.value(); }) == std::vector<int>{400, 400});
   });
+}
+
+DOCTEST_TEST_CASE("a callback that would wait for a call on busy workers is told so") {
+  on_both_placements([](Placement placement) {
+    TestTrainer trainer({.num_workers = 2, .placement = placement});
+    trainer->start<Counter>(0);
+    std::vector<Thrown> errors;
+    std::future<int> kept;
+    auto callback = std::make_shared<FunctionCallback>();
+    callback->on_start = [&](const auto&) { trainer->execute([](Counter& counter) { counter.add(1); }); };
+    callback->on_result = [&](const auto&, const ResultInfo& info) {
+      if (info.round > 1) return;
+      errors.push_back(error_of([&] { trainer->execute_single([](Counter& counter) { return counter.value(); }); }));
+      errors.push_back(error_of([&] { trainer->execute([](Counter& counter) { return counter.value(); }); }));
+      kept = trainer->workers()[1].submit([](Counter& counter) { return counter.add(1); });
+      errors.push_back(
+          error_of([&] { trainer->workers()[0].submit([](Counter& counter) { return counter.value(); }).get(); }));
+      info.stop();
+    };
+    callback->on_finish = [&](bool) { trainer->execute([](Counter& counter) { counter.add(1); }); };
+    trainer->run(fn<report_until_stopped>, {.callbacks = {callback}});
+    DOCTEST_REQUIRE(errors.size() == 3);
+    for (const auto& error : errors) {
+      DOCTEST_CHECK(error.code == ErrorCode::invalid_state);
+      DOCTEST_CHECK(error.says("wait for each other"));
+    }
+    DOCTEST_CHECK(kept.get() == 2);
+    DOCTEST_CHECK(trainer->execute_single([](Counter& counter) { return counter.value(); }) == 2);
+  });
+}
+
+DOCTEST_TEST_CASE("a loop over rounds that would wait for a call on busy workers is told so") {
+  TestTrainer trainer({.num_workers = 1});
+  trainer->start<Counter>(7);
+  const auto call = [&] { trainer->execute_single([](Counter& counter) { return counter.value(); }); };
+  {
+    auto rounds = trainer->run_iterator(fn<report_until_stopped>);
+    DOCTEST_CHECK(error_of(call).says("wait for each other"));
+    for ([[maybe_unused]] auto& round : rounds) {
+      DOCTEST_CHECK(error_of(call).says("wait for each other"));
+      break;
+    }
+  }
+  call();
 }
 
 DOCTEST_TEST_CASE("report in a call is refused with a reason") {

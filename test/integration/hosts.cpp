@@ -95,6 +95,16 @@ int slow_callback(const std::string& placement) {
                          fn<report_until_stopped>, callback);
 }
 
+/// A callback that never returns, once it has said the pids of the tree.
+int stuck_callback(const std::string&) {
+  auto callback = std::make_shared<FunctionCallback>();
+  callback->on_result = [](const auto&, const auto&) {
+    say(fmt::format("{}", fmt::join(process_tree(::getpid()), " ")));
+    for (;;) ::pause();
+  };
+  return run_interrupted({.num_workers = 1}, fn<report_until_stopped>, callback);
+}
+
 volatile std::sig_atomic_t own_handler_calls = 0;
 
 void own_handler(int) { own_handler_calls = own_handler_calls + 1; }
@@ -179,6 +189,7 @@ int play_host(std::string_view name, const std::string& argument) {
       {"local", local},
       {"local_iterator", local_iterator},
       {"slow_callback", slow_callback},
+      {"stuck_callback", stuck_callback},
       {"without_signals", without_signals},
       {"without_init", without_init},
       {"few_descriptors", few_descriptors},

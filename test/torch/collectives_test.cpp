@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One contract for everything that carries collectives, on process and thread ranks.
+#include <signal.h>
 #include <torch/torch.h>
 #include <unistd.h>
 #include <troupe/torch.hpp>
@@ -10,6 +11,7 @@
 #include <fstream>
 #include <thread>
 
+#include "backends/torch/torch_group.hpp"
 #include "test/torch/transports.hpp"
 
 namespace train = troupe::train;
@@ -152,6 +154,83 @@ DOCTEST_TEST_CASE("unsigned integers of more than 8 bits are gathered, but not r
   });
 }
 #endif
+
+DOCTEST_TEST_CASE("halves whose sum is too large for a half have a mean, and gradients too") {
+  on_every_transport(4, [](const troupe::TrainerOptions& options) {
+    TestTrainer trainer(options);
+    const auto results = trainer->run([]() -> Json {
+      Json values;
+      for (const auto type : {torch::kHalf, torch::kBFloat16}) {
+        auto tensor = torch::full({3}, 40000.0).to(type);
+        train::torch::all_reduce(tensor, train::torch::Reduce::mean);
+        values.push_back(tensor.to(torch::kFloat).equal(torch::full({3}, 40000.0).to(type).to(torch::kFloat)));
+      }
+      const auto collective = troupe::TorchGroup::current("test")->collective();
+      const auto buffer = collective->make_buffer(3, torch::kHalf);
+      buffer->tensor().fill_(20000);
+      buffer->start(0.25);
+      buffer->contribute();
+      buffer->finish();
+      values.push_back(buffer->tensor().to(torch::kFloat).equal(torch::full({3}, 20000.0F)));
+      return values;
+    });
+    for (const auto& values : results) DOCTEST_CHECK(values == Json({true, true, true}));
+  });
+}
+
+DOCTEST_TEST_CASE("conjugates that were not computed yet arrive as such") {
+  on_every_transport(2, [](const troupe::TrainerOptions& options) {
+    TestTrainer trainer(options);
+    const auto results = trainer->run([]() -> Json {
+      const auto made = torch::complex(torch::ones({2}), torch::full({2}, 1.0 + train::world_rank()).to(torch::kFloat));
+      const auto gathered = train::torch::all_gather(torch::conj(made));
+      auto sum = torch::conj(made);
+      train::torch::all_reduce(sum);
+      return {torch::imag(gathered[1].resolve_conj())[0].item<double>(),
+              torch::imag(sum.resolve_conj())[0].item<double>()};
+    });
+    for (const auto& values : results) DOCTEST_CHECK(values == Json({-2.0, -3.0}));
+  });
+}
+
+DOCTEST_TEST_CASE("after an operation that took too long others fail as well, instead of giving wrong sums") {
+  TestTrainer trainer({.backend = troupe::TorchConfig{.timeout_s = 1}, .num_workers = 2});
+  const auto results = trainer->run(
+      [](const troupe::Config& config) -> Json {
+        auto tensor = torch::ones({100000});
+        train::torch::all_reduce(tensor);
+        if (train::world_rank() == 0)
+          while (!std::filesystem::exists(config["late"].get<std::string>())) std::this_thread::yield();
+        const auto first = error_of([&] { train::torch::all_reduce(tensor); });
+        if (train::world_rank() == 1) std::ofstream(config["late"].get<std::string>()) << "";
+        const auto second = error_of([&] { train::torch::all_reduce(tensor); });
+        return {first.text, second.text};
+      },
+      {.config = {{"late", (trainer.folder() / "late").string()}}});
+  DOCTEST_CHECK(results[1][0].get<std::string>().find("for rank 0") != std::string::npos);
+  for (const auto& result : results) DOCTEST_CHECK(result[1].get<std::string>().find("timeout_s") != std::string::npos);
+  DOCTEST_CHECK(results[1][1].get<std::string>().find("let the function end") != std::string::npos);
+}
+
+DOCTEST_TEST_CASE("a call that waits for a worker which dies ends at once, and the group forms again") {
+  on_every_transport(2, [](const troupe::TrainerOptions& options) {
+    if (options.placement == troupe::Placement::thread) return;  // threads have no death of their own
+    TestTrainer trainer(options);
+    trainer->start();
+    const auto workers = trainer->workers();
+    const auto sum = [] {
+      auto tensor = torch::ones({1});
+      train::torch::all_reduce(tensor);
+      return tensor.item<double>();
+    };
+    DOCTEST_CHECK(workers.execute(sum) == std::vector<double>{2, 2});
+    auto waiting = workers[0].submit(sum);
+    auto dying = workers[1].submit([] { return ::raise(SIGKILL); });
+    DOCTEST_CHECK(error_of([&] { dying.get(); }).code == troupe::ErrorCode::worker_lost);
+    DOCTEST_CHECK(error_of([&] { waiting.get(); }).says("another rank is gone"));
+    DOCTEST_CHECK(trainer->run(sum) == std::vector<Json>{2.0, 2.0});
+  });
+}
 
 DOCTEST_TEST_CASE("tensors that cannot be reduced are refused before anything is sent") {
   on_every_transport(2, [](const troupe::TrainerOptions& options) {
@@ -365,6 +444,32 @@ DOCTEST_TEST_CASE("Gloo on an interface that is not there says so") {
   DOCTEST_CAPTURE(error.text);
   DOCTEST_CHECK(error.says("TorchConfig.interface"));
   DOCTEST_CHECK(error.says("nosuch0"));
+}
+
+DOCTEST_TEST_CASE("gradient buckets and other operations may be begun in another order on each rank") {
+  on_every_transport(3, [](const troupe::TrainerOptions& options) {
+    TestTrainer trainer(options);
+    const auto results = trainer->run([]() -> Json {
+      const int rank = train::world_rank();
+      const auto collective = troupe::TorchGroup::current("test")->collective();
+      const auto buffer = collective->make_buffer(1000, torch::kFloat);
+      Json sums;
+      for (int round = 0; round < 20; ++round) {
+        buffer->tensor().fill_(rank + round);
+        auto other = torch::full({1000}, 10.0F * static_cast<float>(rank));
+        const bool bucket_first = (rank + round) % 2 == 0;
+        if (bucket_first) buffer->start(1.0);
+        collective->all_reduce(other);
+        if (!bucket_first) buffer->start(1.0);
+        buffer->contribute();
+        buffer->finish();
+        sums = {buffer->tensor().sum().item<double>() - 3000.0 * round, other.sum().item<double>()};
+        if (sums != Json{3000.0, 30000.0}) break;
+      }
+      return sums;
+    });
+    for (const auto& sums : results) DOCTEST_CHECK(sums == Json{3000.0, 30000.0});
+  });
 }
 
 DOCTEST_TEST_CASE("ranks on any number of hosts reduce, gather and train alike to the bit") {

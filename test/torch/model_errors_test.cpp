@@ -51,6 +51,23 @@ void check_average(const std::vector<Json>& results) {
 
 }  // namespace
 
+DOCTEST_TEST_CASE("two prepared models that train the same parameter are refused with its name") {
+  TestTrainer trainer({.backend = "torch", .num_workers = 2});
+  const auto results = trainer->run([]() -> Json {
+    auto shared = small_layer();
+    nn::Sequential one(shared, small_layer()->clone());
+    nn::Sequential other(shared);
+    train::torch::prepare_model(one);
+    Json texts = {error_of([&] { train::torch::prepare_model(other); }).text};
+    train::torch::prepare_model(one);  // once more is no harm
+    one = nullptr;
+    train::torch::prepare_model(other);  // nobody else trains it now
+    return texts;
+  });
+  for (const auto& texts : results)
+    DOCTEST_CHECK(texts[0].get<std::string>().find("parameter 0.weight is trained by another model") == 0);
+}
+
 DOCTEST_TEST_CASE("a loss that is not a number on one rank shows in the norm, and an option names parameter and rank") {
   const auto body = [](const Config& config) -> Json {
     auto layer = train::torch::prepare_model(small_layer(), {.check_gradients = config["check"].get<bool>()});

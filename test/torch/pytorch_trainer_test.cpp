@@ -56,6 +56,11 @@ TORCH_MODULE(Mortal);
 
 Mortal make_mortal(const Json& config) {
   note(config, "made" + std::to_string(train::world_rank()));
+  if (config.contains("block") && train::world_rank() == 0 && is_first(config["block"], "blocked")) {
+    const auto checkpoints = std::filesystem::path(config["block"].get<std::string>()) / "run_001" / "checkpoints";
+    std::filesystem::remove_all(checkpoints);
+    std::ofstream(checkpoints) << "in the way";
+  }
   Mortal net(config);
   fill(*net);
   return net;
@@ -197,6 +202,16 @@ DOCTEST_TEST_CASE("a pass that loses a worker behind its last save is still one 
   DOCTEST_CHECK(wanted[1]["epoch"] == 1);
   DOCTEST_CHECK(train_twice({{"late", folder.path().string()}}, "found") == wanted);
   DOCTEST_CHECK_FALSE(is_first(folder.path().string(), "dead"));
+}
+
+DOCTEST_TEST_CASE("a pass whose state cannot be saved is an error, and is made again by the next one") {
+  TempFolder folder;
+  auto trainer = make_mortal_trainer(folder.path() / "results", {{"block", (folder.path() / "results").string()}});
+  const auto error = error_of([&] { trainer.train(); });
+  DOCTEST_CHECK(error.code == ErrorCode::io);
+  DOCTEST_CHECK(error.says("pass 1 was trained, but its state could not be saved"));
+  DOCTEST_CHECK(trainer.train()["epoch"] == 0);
+  DOCTEST_CHECK(trainer.train()["epoch"] == 1);
 }
 
 DOCTEST_TEST_CASE("a trainer with a range goes on with fewer workers, and with more in a later pass") {

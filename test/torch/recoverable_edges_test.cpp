@@ -11,6 +11,7 @@
 #include <thread>
 
 #include <troupe/torch.hpp>
+#include <troupe/torch_c10d.hpp>
 #include <troupe/troupe.hpp>
 
 #include "test/torch/model_support.hpp"
@@ -22,7 +23,8 @@ using troupe::Json;
 
 namespace {
 
-/// Twelve steps of plain SGD with dropout. "faults": {rank, step, what}, each once; rank -1 is every rank.
+/// Twelve steps of plain SGD with dropout. "faults": {rank, step, what}, each once; rank -1 is every rank. "c10d": an
+/// operation of the c10d group in each step.
 Json train_edges(const troupe::Config& config) {
   const auto due = [&](const std::string& what, std::int64_t step) {
     const auto& faults = config["faults"];
@@ -63,6 +65,10 @@ Json train_edges(const troupe::Config& config) {
       torch::mse_loss(net->forward(inputs), targets).backward();
       seen += 1;
       if (due("kill", number)) ::kill(::getpid(), SIGKILL);
+      if (config.value("c10d", false)) {
+        std::vector<at::Tensor> ones{torch::ones({1})};
+        tt::process_group()->allreduce(ones)->wait();
+      }
       if (due("falter", number)) throw troupe::GroupLost("faltered");
       optimizer.step();
       if (due("throw behind the step", number)) throw std::runtime_error("too late");
@@ -93,12 +99,13 @@ struct Outcome {
   int attempts = 0;
 };
 
-Outcome train_on(TestTrainer& trainer, const Json& faults = Json::array()) {
+Outcome train_on(TestTrainer& trainer, const Json& faults = Json::array(), bool c10d = false) {
   auto recorder = std::make_shared<Witness>(trainer.folder());
   Outcome outcome;
   outcome.results =
       trainer->run(troupe::fn<train_edges>,
-                   {.config = {{"folder", trainer.folder().string()}, {"faults", faults}}, .callbacks = {recorder}});
+                   {.config = {{"folder", trainer.folder().string()}, {"faults", faults}, {"c10d", c10d}},
+                    .callbacks = {recorder}});
   for (const auto& round : recorder->rounds) outcome.steps.push_back(round[0]["step"]);
   for (const auto& info : recorder->infos)
     outcome.attempts = std::max(outcome.attempts, static_cast<int>(info.attempt));
@@ -142,6 +149,16 @@ DOCTEST_TEST_CASE("a worker lost in the second run() of a step leaves the rounds
 DOCTEST_TEST_CASE("a worker that came later and falls behind once more has its own random numbers") {
   check_faults(2, {{1, 3, "kill"}, {1, 7, "falter"}}, 1);
   check_faults(3, {{1, 3, "kill"}, {1, 7, "falter"}, {2, 9, "kill"}}, 1);
+}
+
+DOCTEST_TEST_CASE("an operation of the c10d group that fails for a lost worker is no error of the function") {
+  auto options = options_for(2);
+  TestTrainer calm(options);
+  options.retry_user_errors = false;
+  TestTrainer trainer(options);
+  const auto outcome = train_on(trainer, {{1, 3, "kill"}, {0, 7, "kill"}}, /*c10d=*/true);
+  DOCTEST_CHECK(outcome.results == train_on(calm).results);
+  DOCTEST_CHECK(outcome.attempts == 1);
 }
 
 DOCTEST_TEST_CASE("a process that trained with others trains alone in the next run") {

@@ -27,6 +27,9 @@ public:
   virtual int worker_count() const = 0;
   /// Never blocks; `done` is called exactly once, on another thread, also when the worker is lost.
   virtual void call(int rank, FunctionId function, std::string arguments, CallDone done) = 0;
+  /// Throws invalid_state on a thread that must not wait for an answer: one that takes the rounds of the run which the
+  /// workers are busy with.
+  virtual void check_may_wait() const {}
   virtual void shutdown(std::chrono::milliseconds patience) = 0;
 };
 

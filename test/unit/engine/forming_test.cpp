@@ -38,6 +38,13 @@ struct Fixture {
     machine.formed(0, epoch, now);
     return machine.formed(1, epoch, now);
   }
+  /// All leave an attempt, and the group has to be formed anew.
+  GroupActions begin_after_a_halt() {
+    machine.begin_attempt(now);
+    machine.stop_attempt(false, now);
+    for (int rank : {0, 1}) machine.done(rank, RankEnd::stopped, std::nullopt, now);
+    return machine.begin_attempt(now);
+  }
   GroupActions lose(int rank) { return machine.lost(rank, "killed", {}, now); }
   const Failure lost_group{FailureKind::fatal, troupe::ErrorCode::group_lost, 1, "gone", {}};
 
@@ -73,10 +80,7 @@ DOCTEST_TEST_CASE("a run uses the group that was formed, and a second one too") 
 DOCTEST_TEST_CASE("after a halt the group is formed anew, since its collectives were aborted") {
   Fixture group;
   group.start();
-  group.machine.begin_attempt(group.now);
-  group.machine.stop_attempt(false, group.now);
-  for (int rank : {0, 1}) group.machine.done(rank, RankEnd::stopped, std::nullopt, group.now);
-  const auto actions = group.machine.begin_attempt(group.now);
+  const auto actions = group.begin_after_a_halt();
   DOCTEST_CHECK(count<SendForm>(actions) == 2);
   DOCTEST_CHECK(epoch_of(actions) > group.epoch);
   group.epoch = epoch_of(actions);
@@ -115,10 +119,7 @@ DOCTEST_TEST_CASE("a worker that dies in every forming fails the start with its 
 DOCTEST_TEST_CASE("a worker that dies in every forming ends a run, too") {
   Fixture group;
   group.start();
-  group.machine.begin_attempt(group.now);
-  group.machine.stop_attempt(false, group.now);
-  for (int rank : {0, 1}) group.machine.done(rank, RankEnd::stopped, std::nullopt, group.now);
-  auto actions = group.machine.begin_attempt(group.now);
+  auto actions = group.begin_after_a_halt();
   int launches = 0;
   while (count<AttemptEnded>(actions) == 0 && launches < 100) {
     actions = group.lose(1);
@@ -168,4 +169,44 @@ DOCTEST_TEST_CASE("a rank that noticed a loss first halts the others, and the ca
       DOCTEST_CHECK(ended->failure->rank == 1);
     }
   DOCTEST_CHECK(count<AttemptEnded>(end) == 1);
+}
+
+DOCTEST_TEST_CASE("after the loss of an idle worker others wait for it in no call, and the group forms again") {
+  Fixture group;
+  group.start();
+  const auto lost = group.lose(1);
+  DOCTEST_CHECK(count<SendAbort>(lost) == 1);
+  DOCTEST_CHECK(count<LaunchWorker>(lost) == 1);
+  const auto form = group.bring_up(1);
+  DOCTEST_CHECK(count<SendForm>(form) == 2);
+  DOCTEST_CHECK(epoch_of(form) > group.epoch);
+  group.epoch = epoch_of(form);
+  DOCTEST_CHECK(group.form_all().empty());
+  DOCTEST_CHECK(count<SendRun>(group.machine.begin_attempt(group.now)) == 2);
+}
+
+DOCTEST_TEST_CASE("a run that begins while an idle group forms again waits for that") {
+  Fixture group;
+  group.start();
+  group.lose(1);
+  group.epoch = epoch_of(group.bring_up(1));
+  DOCTEST_CHECK(group.machine.begin_attempt(group.now).empty());
+  DOCTEST_CHECK(count<SendRun>(group.form_all()) == 2);
+}
+
+DOCTEST_TEST_CASE("an exception that follows the noticed end of a group is the cause, unless somebody was lost") {
+  for (const bool lost : {false, true}) {
+    Fixture group;
+    group.start();
+    group.machine.begin_attempt(group.now);
+    group.machine.done(0, RankEnd::stopped, std::nullopt, group.now);
+    const Failure late{FailureKind::user_error, troupe::ErrorCode::deadline, 1, "waited for too long"};
+    const auto end = lost ? group.lose(1) : group.machine.done(1, RankEnd::threw, late, group.now);
+    DOCTEST_REQUIRE(count<AttemptEnded>(end) == 1);
+    for (const auto& action : end)
+      if (const auto* ended = std::get_if<AttemptEnded>(&action)) {
+        DOCTEST_REQUIRE(ended->failure);
+        DOCTEST_CHECK(ended->failure->text == (lost ? "killed" : "waited for too long"));
+      }
+  }
 }

@@ -14,7 +14,7 @@ struct Group {
   explicit Group(bool live, GroupLimits limits = {.world_size = 3}) : machine(limits) {
     machine.start(now);
     for (int rank = 0; rank < limits.world_size; ++rank) bring_up(rank);
-    for (int rank : ranks_of<SendRun>(machine.begin_attempt(now))) machine.live(rank, live);
+    for (int rank : ranks_of<SendRun>(machine.begin_attempt(now))) machine.live(rank, live, now);
   }
   GroupActions bring_up(int rank) {
     machine.registered(rank);

@@ -168,7 +168,7 @@ private:
     if (!calm_ && chance(20)) return end_function(rank, RankEnd::threw), true;
     if (!p.live && live_run_) {
       p.live = true;
-      machine_.live(rank, true);
+      perform(machine_.live(rank, true, now_));
       return true;
     }
     if (chance(6)) return end_function(rank, RankEnd::returned), true;
@@ -218,7 +218,7 @@ private:
     p.halted = p.held = p.aborted = p.saw_notice = false;
     p.live = action.joining;
     if (action.joining) {  // it comes to the point where the others wait
-      machine_.live(action.rank, true);
+      perform(machine_.live(action.rank, true, now_));
       p.aborted = true;
     } else if (first_run_) {
       live_run_ = chance(2);

@@ -124,7 +124,7 @@ DOCTEST_TEST_CASE("a thread that is preempted is halted with the others and used
 
 DOCTEST_TEST_CASE("a function that goes on in place does so after a preemption") {
   Running group;
-  for (int rank = 0; rank < 3; ++rank) group.machine.live(rank, true);
+  for (int rank = 0; rank < 3; ++rank) group.machine.live(rank, true, group.now);
   group.machine.preempt(1, group.now + 1s, group.now);
   DOCTEST_CHECK(ranks_of<KillWorker>(group.machine.tick(group.now + 1s)) == Ranks{1});
   const auto lost = group.machine.lost(1, "killed by SIGKILL", {}, group.now);

@@ -17,7 +17,7 @@ struct Fixture {
     for (int rank = 0; rank < limits.world_size; ++rank) bring_up(rank);
     if (limits.forms_group) form(machine.members());
     const auto actions = machine.begin_attempt(now);
-    for (int rank : ranks_of<SendRun>(actions)) machine.live(rank, true);
+    for (int rank : ranks_of<SendRun>(actions)) machine.live(rank, true, now);
   }
 
   GroupActions bring_up(int rank) {
@@ -94,7 +94,7 @@ DOCTEST_TEST_CASE("a refusal ends the attempt with its reason") {
 
 DOCTEST_TEST_CASE("one rank that cannot go on in place sends all back to a checkpoint") {
   Fixture group;
-  group.machine.live(2, false);
+  group.machine.live(2, false, group.now);
   const auto actions = group.lose(1);
   DOCTEST_CHECK(ranks_of<SendHalt>(actions) == Ranks{0, 2});
   DOCTEST_CHECK_FALSE(find<AskToGoOn>(actions));
@@ -291,7 +291,7 @@ DOCTEST_TEST_CASE(
 DOCTEST_TEST_CASE("one fork that fails does not end a run") {
   for (bool in_place : {true, false}) {
     Fixture group({.world_size = 3});
-    if (!in_place) group.machine.live(0, false);
+    if (!in_place) group.machine.live(0, false, group.now);
     group.lose(1);
     group.machine.go_on(group.now);
     DOCTEST_CHECK(ranks_of<LaunchWorker>(group.cannot_launch(1)).empty());
@@ -336,7 +336,7 @@ DOCTEST_TEST_CASE("a shortage that has ended is forgotten") {
     group.machine.tick(group.now);
     group.bring_up(1);
     DOCTEST_CHECK(ranks_of<SendResume>(group.hold(1)) == Ranks{0, 1, 2});
-    group.machine.live(1, true);
+    group.machine.live(1, true, group.now);
   }
 }
 
@@ -416,7 +416,7 @@ DOCTEST_TEST_CASE("a group grows when room appears, up to its largest size") {
   DOCTEST_CHECK(to_string(find<Decided>(actions)->decision) == "there is room for more; the group grows to 2 workers");
   group.hold(0);
   DOCTEST_CHECK(ranks_of<SendResume>(group.hold(1)) == Ranks{0, 1});
-  group.machine.live(1, true);
+  group.machine.live(1, true, group.now);
   group.machine.set_room(100);
   DOCTEST_CHECK(ranks_of<LaunchWorker>(group.machine.use_room(group.now)) == Ranks{2});
 }
@@ -483,7 +483,7 @@ DOCTEST_TEST_CASE("a resize lets newcomers in and the last ones go, in place") {
   DOCTEST_CHECK(ranks_of<SendAbort>(group.bring_up(3)) == Ranks{0, 1});
   for (int rank : {0, 1, 2}) group.hold(rank);
   DOCTEST_CHECK(ranks_of<SendResume>(group.hold(3)) == Ranks{0, 1, 2, 3});
-  for (int rank : {2, 3}) group.machine.live(rank, true);
+  for (int rank : {2, 3}) group.machine.live(rank, true, group.now);
 
   const auto fewer = group.machine.resize(3, group.now);
   DOCTEST_CHECK(ranks_of<SendHalt>(fewer) == Ranks{3});
@@ -492,6 +492,62 @@ DOCTEST_TEST_CASE("a resize lets newcomers in and the last ones go, in place") {
   DOCTEST_CHECK(ranks_of<SendResume>(group.hold(2)) == Ranks{0, 1, 2});
   DOCTEST_CHECK(ranks_of<SendLeave>(group.machine.done(3, RankEnd::stopped, std::nullopt, group.now)) == Ranks{3});
   DOCTEST_CHECK(group.lose(3).empty());
+}
+
+DOCTEST_TEST_CASE("a change of size waits for a long step, and a loss during that wait does not") {
+  Fixture group({.world_size = 2, .min_workers = 1, .max_workers = 3, .rejoin_deadline = 5s});
+  group.machine.resize(3, group.now);
+  group.bring_up(2);
+  group.hold(0);
+  group.hold(2);
+  for (int i = 0; i < 10; ++i) {
+    group.now += 5s;
+    const auto actions = group.machine.tick(group.now);
+    DOCTEST_REQUIRE(actions.size() == 1);
+    DOCTEST_CHECK(find<Tell>(actions)->text.ends_with("for rank 1 to come to the end of a step"));
+  }
+  group.now += 4s;
+  group.lose(2);
+  group.machine.go_on(group.now);
+  group.now += 4s;
+  DOCTEST_CHECK(group.machine.tick(group.now).empty());  // it has as long as after any loss
+  group.now += 1s;
+  DOCTEST_CHECK(ranks_of<KillWorker>(group.machine.tick(group.now)) == Ranks{1});
+}
+
+DOCTEST_TEST_CASE("a worker that is ready before the function can go on in place takes part as soon as it can") {
+  Fixture group({.world_size = 1, .min_workers = 1, .max_workers = 2});
+  group.machine.live(0, false, group.now);
+  group.machine.set_room(2);
+  DOCTEST_CHECK(ranks_of<LaunchWorker>(group.machine.use_room(group.now)) == Ranks{1});
+  DOCTEST_CHECK(group.bring_up(1).empty());
+  const auto actions = group.machine.live(0, true, group.now);
+  DOCTEST_CHECK(ranks_of<SendAbort>(actions) == Ranks{0});
+  DOCTEST_CHECK(ranks_of<SendRun>(actions) == Ranks{1});
+}
+
+DOCTEST_TEST_CASE("a resize takes in a worker that is ready already") {
+  Fixture group({.world_size = 1, .min_workers = 1, .max_workers = 2});
+  group.machine.live(0, false, group.now);
+  group.machine.set_room(2);
+  group.machine.use_room(group.now);
+  group.bring_up(1);
+  DOCTEST_CHECK(ranks_of<SendHalt>(group.machine.resize(2, group.now)) == Ranks{0});
+  const auto end = group.machine.done(0, RankEnd::stopped, std::nullopt, group.now);
+  DOCTEST_REQUIRE(find<AttemptEnded>(end));
+  DOCTEST_CHECK(find<AttemptEnded>(end)->failure->kind == FailureKind::resized);
+  DOCTEST_CHECK(ranks_of<SendRun>(group.machine.begin_attempt(group.now)) == Ranks{0, 1});
+}
+
+DOCTEST_TEST_CASE("a worker that a resize lets go may finish what it writes") {
+  Fixture group({.world_size = 2, .stop_deadline = 5s, .min_workers = 1, .max_workers = 2});
+  group.machine.saving(1);
+  DOCTEST_CHECK(ranks_of<SendHalt>(group.machine.resize(1, group.now)) == Ranks{1});
+  group.now += 5s;
+  DOCTEST_CHECK(ranks_of<KillWorker>(group.machine.tick(group.now)).empty());
+  DOCTEST_CHECK(ranks_of<SendLeave>(group.machine.done(1, RankEnd::stopped, std::nullopt, group.now)) == Ranks{1});
+  group.now += 5s;
+  DOCTEST_CHECK(ranks_of<KillWorker>(group.machine.tick(group.now)) == Ranks{1});  // it has written, and does not leave
 }
 
 DOCTEST_TEST_CASE("a dying worker that a resize lets go does not keep the others waiting") {
@@ -536,7 +592,7 @@ DOCTEST_TEST_CASE("of newcomers that do not all come, those that do are let in")
 
 DOCTEST_TEST_CASE("a resize runs a function again that cannot go on in place, and costs no retry") {
   Fixture group({.world_size = 2, .min_workers = 1, .max_workers = 3});
-  group.machine.live(0, false);
+  group.machine.live(0, false, group.now);
   group.machine.resize(3, group.now);
   DOCTEST_CHECK(ranks_of<SendHalt>(group.bring_up(2)) == Ranks{0, 1});
   group.machine.done(0, RankEnd::stopped, std::nullopt, group.now);

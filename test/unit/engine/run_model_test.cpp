@@ -37,7 +37,6 @@ public:
   void round(bool fresh) {
     worked_ = true;
     if (!fresh) return;
-    granted.reset();
     fresh_ = true;
     fruitless_ = 0;
     for (int user : {0, 1}) {
@@ -145,6 +144,7 @@ private:
         return;
       case 3:
         if (model_.active && pick(20) == 0) return end_attempt(std::nullopt);
+        if (model_.active && !refused_ && pick(2) == 0) go_on_in_place();
         return;
       case 4:
       case 5:
@@ -184,6 +184,11 @@ private:
     // Granted: now, or after a pause.
     if (may) DOCTEST_REQUIRE(actions.empty() == machine_.deadline().has_value());
     perform(actions);
+  }
+
+  void go_on_in_place() {
+    machine_.went_on();
+    model_.granted.reset();
   }
 
   void pass_pause() {

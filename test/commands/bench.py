@@ -1,0 +1,26 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the benchmark program: bench.py PROGRAM. What it measures is not looked at, but that and how it tells it."""
+import json
+import subprocess
+import sys
+
+
+def run(*arguments):
+    return subprocess.run([sys.argv[1], *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+
+
+def main():
+    result = run("calls", "--json")
+    assert result.returncode == 0, result.stderr
+    figures = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [figure["name"] for figure in figures] == ["calls.roundtrip", "calls.rate"], result.stdout
+    for figure in figures:
+        assert set(figure) == {"name", "value", "unit", "n"}, figure
+        assert figure["value"] > 0 and figure["n"] > 0 and figure["unit"], figure
+    for arguments, text in ((["nonsense"], "nonsense"), (["calls", "--jsno"], "--jsno"), (["soak", "--seconds=-1"], "-1")):
+        result = run(*arguments)
+        assert result.returncode == 2 and text in result.stderr, (arguments, result)
+
+
+main()
