@@ -26,7 +26,7 @@ void GroupState::regrouped() {
   rounds_added(rounds_->regroup(members, newcomers));
   number_ranks();
   refill_spares();
-  compat::tell(self_, trainer_, local::WentOn{generation_});
+  mending_ = true;
   for (int& index : newcomers) index = rank_at(index).world_rank;
   log_info("{} workers go on in place{}", members.size(),
            newcomers.empty() ? "" : fmt::format("; new: rank {}", fmt::join(newcomers, ", ")));
@@ -47,7 +47,7 @@ void GroupState::begin_attempt(const local::BeginAttempt& begin) {
   lost_ranks_.clear();
   saves_then_ = 0;
   asked_.reset();
-  regrouping_ = false;
+  regrouping_ = mending_ = false;
   for (auto& rank : ranks_) {
     if (!in_processes_ || rank.token == 0) continue;
     node::Node::instance().set_log_file(rank.token, log_file(index_of(&rank)));
@@ -184,6 +184,12 @@ void GroupState::send_calls() {
   }
   for (auto& rank : ranks_)
     if (rank.is_set_up) rank.calls.send(self_, rank.handle, rank.token);
+  check_calls();
+}
+
+void GroupState::check_calls() {
+  const bool open = std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return !rank.calls.empty(); });
+  if (std::exchange(calls_open_, open) != open) perform(machine_->calls_open(open, Clock::now()));
 }
 
 void GroupState::answer(const wire::Replies& replies) {
@@ -191,6 +197,7 @@ void GroupState::answer(const wire::Replies& replies) {
   if (!rank) return;
   for (const auto& reply : replies.replies)
     rank->calls.answer(rank->world_rank, reply, rank->inbox.take(reply.payload));
+  check_calls();
 }
 
 }  // namespace troupe

@@ -149,6 +149,8 @@ private:
 
   // ---- calls
   void send_calls();
+  /// Whether any are under way matters to who forms the group between runs.
+  void check_calls();
   void answer(const wire::Replies& replies);
 
   // ---- output and time
@@ -183,10 +185,12 @@ private:
   std::vector<Json> results_;
   std::optional<Failure> asked_;  // may the others go on in place after this?
   bool regrouping_ = false;       // ranks were told to drop their collectives
+  bool mending_ = false;          // they were told to go on, and nobody has made a step yet
   std::vector<int> lost_ranks_;   // since all went on
   std::uint64_t saves_then_ = 0;  // of checkpoints, made by all when they went on
   std::uint64_t numbered_ = 0;    // the epoch for which the Node knows the ranks
 
+  bool calls_open_ = false;
   OutputDrain drain_;
   std::optional<Clock::time_point> armed_;
 };

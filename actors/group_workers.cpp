@@ -276,6 +276,7 @@ void GroupState::lost(int index, const std::string& what_was_seen, std::vector<s
   rank.token = 0;
   view_->set(index, {-1, "lost", 0});
   perform(machine_->lost(index, cause, std::move(log_lines), Clock::now()));
+  check_calls();
 }
 
 }  // namespace troupe

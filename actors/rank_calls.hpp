@@ -19,6 +19,7 @@ namespace troupe {
 
 class RankCalls {
 public:
+  bool empty() const { return queued_.empty() && under_way_.empty(); }
   void add(local::PendingCall call) { queued_.push_back(std::move(call)); }
 
   /// Sends what is queued, many calls a message.

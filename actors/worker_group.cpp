@@ -84,7 +84,10 @@ WorkerGroupActor::behavior_type GroupState::run(WorkerGroupActor::pointer self, 
         perform(machine_->live(index_of(rank), live.live != 0, Clock::now()));
       },
       [this](const wire::Progress& progress) {
-        if (run_ && progress.generation == generation_) tell_progress(progress.step);
+        if (!run_ || progress.generation != generation_) return;
+        // Not earlier: those that met may find that they cannot go on together.
+        if (std::exchange(mending_, false)) compat::tell(self_, trainer_, local::WentOn{generation_});
+        tell_progress(progress.step);
       },
       [this](const wire::Held& held) { rank_held(held); },
       [this](const wire::Preempted& preempted) {

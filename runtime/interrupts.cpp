@@ -25,13 +25,16 @@ constexpr int handled[] = {SIGINT, SIGTERM};
 std::atomic<bool> interrupts_enabled{false};
 // The write end of the watcher's pipe: all that a signal handler may touch.
 std::atomic<int> signal_pipe{-1};
+std::atomic<int> handlers_at_work{0};
 
 void on_signal(int number) {
   const int saved = errno;
+  handlers_at_work += 1;
   const auto byte = static_cast<char>(number);
   const int to = signal_pipe.load();
   // A full pipe holds plenty of signals already.
   if (to >= 0 && ::write(to, &byte, 1) < 0) errno = 0;
+  handlers_at_work -= 1;
   errno = saved;
 }
 
@@ -60,6 +63,7 @@ public:
     const char end = 0;
     if (::write(to, &end, 1) != 1) log_warning("the signal watcher could not be told to end");
     finished.join();
+    while (handlers_at_work > 0) std::this_thread::yield();  // one may hold the number still, of what it is by then
     ::close(from);
     ::close(to);
   }

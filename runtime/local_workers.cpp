@@ -204,11 +204,17 @@ void LocalWorkers::end() {
 }
 
 void LocalWorkers::run(const std::shared_ptr<detail::Run>& run, const engine::RetryLimits& limits) {
+  reserve();
   try {
     run_attempts(run, limits);
   } catch (const std::exception& error) {  // of the journal or the checkpoints: whoever waits for the run hears of it
-    run->finish(detail::failed_run(ErrorCode::io, error.what()));
+    finish(*run, detail::failed_run(ErrorCode::io, error.what()));
   }
+}
+
+void LocalWorkers::finish(detail::Run& run, detail::RunResult result) {
+  running_ = false;  // before anybody hears of the end, and calls
+  run.finish(std::move(result));
 }
 
 void LocalWorkers::run_attempts(const std::shared_ptr<detail::Run>& run, const engine::RetryLimits& limits) {
@@ -240,7 +246,7 @@ void LocalWorkers::run_attempts(const std::shared_ptr<detail::Run>& run, const e
         auto outcome = std::move(finish->outcome);
         Json result;
         if (!last_.failed && !last_.stopped) result = detail::unpack(last_.payload);
-        return run->finish({std::move(outcome), {std::move(result)}});
+        return finish(*run, {std::move(outcome), {std::move(result)}});
       }
     const auto number = control->locked([](engine::RunMachine& machine) { return machine.attempt(); });
     const auto generation = journal.next_generation();
@@ -251,9 +257,7 @@ void LocalWorkers::run_attempts(const std::shared_ptr<detail::Run>& run, const e
                     engine::Failure{engine::FailureKind::fatal, ErrorCode::invalid_option, -1, text, {}});
     });
     control->set_attempt(attempt);
-    running_ = true;
     last_ = run_user_code([&] { return code_->run(attempt->session(), run->spec.function, run->spec.config); });
-    running_ = false;
     control->set_attempt(nullptr);
     std::optional<engine::Failure> failure;
     const auto progress = attempt->progress();

@@ -22,6 +22,8 @@ public:
   LocalWorkers(const UserSetup& setup, std::function<void(std::chrono::milliseconds)> shut_down);
   ~LocalWorkers() override;
 
+  /// A run begins on some thread: no calls until it has ended.
+  void reserve() { running_ = true; }
   /// Runs the function in this thread until the run has ended.
   void run(const std::shared_ptr<detail::Run>& run, const engine::RetryLimits& limits);
 
@@ -32,6 +34,7 @@ public:
   void end();
 
 private:
+  void finish(detail::Run& run, detail::RunResult result);
   void run_attempts(const std::shared_ptr<detail::Run>& run, const engine::RetryLimits& limits);
 
   std::function<void(std::chrono::milliseconds)> shut_down_;

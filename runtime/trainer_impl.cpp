@@ -196,6 +196,7 @@ void TrainerImpl::start_actors(const Fn& hook, const ObjectSpec& object, Group& 
 }
 
 void TrainerImpl::shutdown(std::chrono::milliseconds patience) {
+  patience = bounded(patience);
   std::shared_ptr<Group> ended;
   std::shared_ptr<Run> run;
   {
@@ -337,6 +338,7 @@ std::shared_ptr<Run> TrainerImpl::run_iterator(const Fn& function, RunOptions op
     begin(run, *current);
     return run;
   }
+  current->local->reserve();
   local_thread_ = std::make_shared<UserThread>();
   local_thread_->post(
       [run, local = current->local, limits = engine::retry_limits(settings_)] { local->run(run, limits); });
@@ -373,7 +375,7 @@ void TrainerImpl::preempt(int rank, std::optional<std::chrono::milliseconds> wit
                 fmt::format("preempt({}) is refused; valid: the rank of a worker, 0 to {}{}", rank, num_workers() - 1,
                             current->view ? "" : "; local mode has none"));
   const auto left = within.value_or(settings_.preemption_grace);
-  compat::post(current->trainer, local::Preempt{rank, std::max(left, std::chrono::milliseconds::zero())});
+  compat::post(current->trainer, local::Preempt{rank, bounded(left)});
 }
 
 TrainerStatus TrainerImpl::status() const {

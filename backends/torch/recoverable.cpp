@@ -351,6 +351,8 @@ private:
 
   /// Back to the beginning of the step that did not end, if that is possible.
   void leave_step() {
+    // Before the end of backward() nobody has made a step with its gradients.
+    const bool may_have_stepped = !replicas_->enabled() || replicas_->has_exchanged();
     replicas_->forget();
     // Between two steps the state is whole, also after one that was taken over. By hand, what was reported since
     // commit() was meant to be behind it.
@@ -358,12 +360,15 @@ private:
     if (has_state_ && (by_hand_ || between_steps)) counters_ = session_->counters();
     if (has_state_ && kept_) {
       const auto touched =
-          std::find_if(parts_.begin(), parts_.end(), [](const auto& part) { return part.second->touched(); });
+          std::find_if(parts_.begin(), parts_.end(), [&](const auto& part) {
+            return part.second->touched() || (may_have_stepped && part.second->is_blind());
+          });
       if (touched == parts_.end()) {
         restore();
       } else {
         log_warning(
-            "rank {} lost its group in or behind the optimizer's step {}, where \"{}\" has changed already: it needs "
+            "rank {} lost its group in or behind the optimizer's step {}, where \"{}\" has changed already (or cannot be "
+            "seen to): it needs "
             "another worker's state. Let nothing in run() wait for other workers behind optimizer.step(): put it "
             "before, or into a run() of its own",
             session_->ranks().world_rank, at_.step, touched->first);

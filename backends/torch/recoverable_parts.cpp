@@ -23,17 +23,36 @@ Mark mark_of(const at::Tensor& tensor) {
   return {tensor.unsafeGetTensorImpl(), static_cast<std::uint32_t>(tensor._version())};
 }
 
-/// A checksum of a sample of the values, after `previous`.
-std::uint32_t digest_of(const at::Tensor& tensor, std::uint32_t previous) {
+/// Calls visit(bytes, size) for a sample of the values.
+template <class Visit>
+void visit_sample(const at::Tensor& tensor, Visit&& visit) {
   constexpr std::size_t block = 4096;
   constexpr std::size_t blocks = 16;
   const auto values = tensor.detach().cpu().contiguous();
   const auto* bytes = static_cast<const std::byte*>(values.data_ptr());
   const auto size = values.nbytes();
-  if (size <= block * blocks) return ::troupe::detail::crc32c(bytes, size, previous);
+  if (size <= block * blocks) return visit(bytes, size);
   const auto stride = (size - block) / (blocks - 1);
-  for (std::size_t i = 0; i < blocks; ++i) previous = ::troupe::detail::crc32c(bytes + i * stride, block, previous);
+  for (std::size_t i = 0; i < blocks; ++i) visit(bytes + i * stride, block);
+}
+
+/// A checksum of a sample of the values, after `previous`.
+std::uint32_t digest_of(const at::Tensor& tensor, std::uint32_t previous) {
+  visit_sample(tensor, [&](const std::byte* bytes, std::size_t size) {
+    previous = ::troupe::detail::crc32c(bytes, size, previous);
+  });
   return previous;
+}
+
+/// The rows of a table that a batch does not use have none.
+bool has_gradient_outside_sample(const at::Tensor& gradient) {
+  if (!gradient.defined()) return false;
+  if (gradient.is_sparse()) return gradient._nnz() > 0;
+  bool seen = false;
+  visit_sample(gradient, [&](const std::byte* bytes, std::size_t size) {
+    seen = seen || std::any_of(bytes, bytes + size, [](std::byte byte) { return byte != std::byte{0}; });
+  });
+  return !seen && gradient.count_nonzero().item<std::int64_t>() > 0;
 }
 
 class ModelPart : public RecoverablePart {
@@ -105,19 +124,34 @@ public:
     }
   }
   bool touched() const override { return marks_ != marks(); }
+  bool is_blind() const override {
+    bool blind = false;
+    for_each_without_trace([&](const at::Tensor& parameter, const ::torch::optim::SGDOptions& options) {
+      blind = blind || (options.weight_decay() == 0 && has_gradient_outside_sample(parameter.grad()));
+    });
+    return blind;
+  }
 
 private:
+  /// SGD writes past the count of writes, and without momentum it remembers nothing that would tell.
+  template <class Visit>
+  void for_each_without_trace(Visit&& visit) const {
+    if (dynamic_cast<const ::torch::optim::SGD*>(&optimizer_) == nullptr) return;
+    for (const auto& group : optimizer_.param_groups()) {
+      const auto& options = static_cast<const ::torch::optim::SGDOptions&>(group.options());
+      if (options.momentum() != 0) continue;
+      for (const auto& parameter : group.params()) visit(parameter, options);
+    }
+  }
+
   /// Of the parameters too: they need not be in a model that is named.
   std::vector<Mark> marks() const {
     std::vector<Mark> found;
     for (const auto& group : optimizer_.param_groups())
       for (const auto& parameter : group.params()) found.push_back(mark_of(parameter));
     for_each_state_tensor(optimizer_, [&](const at::Tensor& tensor) { found.push_back(mark_of(tensor)); });
-    // SGD writes past the count of writes, and without momentum it remembers nothing that would tell.
-    if (dynamic_cast<const ::torch::optim::SGD*>(&optimizer_) != nullptr)
-      for (const auto& group : optimizer_.param_groups())
-        if (static_cast<const ::torch::optim::SGDOptions&>(group.options()).momentum() == 0)
-          for (const auto& parameter : group.params()) found.emplace_back(nullptr, digest_of(parameter, 0));
+    for_each_without_trace(
+        [&](const at::Tensor& parameter, const auto&) { found.emplace_back(nullptr, digest_of(parameter, 0)); });
     return found;
   }
 

@@ -19,9 +19,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// Longer means "never"; clamped so that now + deadline cannot overflow.
-constexpr milliseconds longest_deadline = std::chrono::hours(24 * 365);
-
 [[noreturn]] void refuse(std::string_view option, const std::string& given, std::string_view valid) {
   throw Error(ErrorCode::invalid_option, fmt::format("{} = {} is refused; valid: {}", option, given, valid));
 }

@@ -2,6 +2,7 @@
 // TrainerOptions after all checks: aliases merged, defaults filled in. Everything behind the facade reads these.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 
 #include <troupe/options.hpp>
@@ -36,6 +37,13 @@ struct Settings {
 };
 
 inline constexpr int max_workers = 4096;
+
+/// Longer means "never"; clamped so that now + deadline cannot overflow.
+inline constexpr std::chrono::milliseconds longest_deadline = std::chrono::hours(24 * 365);
+/// A duration that the caller of a function gave.
+constexpr std::chrono::milliseconds bounded(std::chrono::milliseconds given) {
+  return std::clamp(given, std::chrono::milliseconds::zero(), longest_deadline);
+}
 
 /// Throws invalid_option that names the option, the value given and the valid ones. Whether the backend exists
 /// and takes its options is not checked here (require_backend() does).

@@ -102,10 +102,8 @@ GroupActions GroupMachine::lost(int rank, const std::string& cause, std::vector<
     take_in_ready(now, actions);
     return actions;
   }
-  // Who waits for it in a call waits no longer.
-  if (attempt_ == Attempt::none && limits_.forms_group && formed_epoch_ == epoch_)
-    for (int other : members())
-      if (slot(other).state == State::ready) actions.push_back(SendAbort{other});
+  abort_calls(actions);
+  abort_forming(actions);  // it had formed the group already, and others have not
   // An idle worker (or one that has returned its result) is replaced quietly; a crash loop waits for the next run.
   const bool awaited = start_pending_ || attempt_ == Attempt::pending;
   if (awaited || idle_restarts_.at(static_cast<std::size_t>(rank)).allow(now)) launch(rank, now, actions);

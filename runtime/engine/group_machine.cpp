@@ -65,6 +65,7 @@ void GroupMachine::launch(int rank, Time now, GroupActions& actions) {
   s = Slot{.state = State::starting, .member = s.member, .start_failures = s.start_failures};
   s.start_deadline = now + limits_.start_deadline;
   epoch_ += 1;
+  forming_failed_ = false;
   actions.push_back(LaunchWorker{rank});
 }
 
@@ -92,13 +93,21 @@ GroupActions GroupMachine::ready(int rank, Time now) {
 
 /// What can be done once all workers are there: form, tell that the group is up, run.
 void GroupMachine::proceed(Time now, GroupActions& actions) {
-  const bool idle = is_up_ && attempt_ == Attempt::none;  // one was replaced: calls may want the group
+  // Between runs one was replaced, and calls may want the group.
+  const bool idle = is_up_ && attempt_ == Attempt::none && !calls_open_ && !forming_failed_;
   if (!all_members(State::ready) || (!start_pending_ && !idle && attempt_ != Attempt::pending)) return;
   if (limits_.forms_group && formed_epoch_ != epoch_) return form_all(now, actions);
   shortage_.reset();
   is_up_ = true;
   if (std::exchange(start_pending_, false)) actions.push_back(GroupStarted{});
   if (attempt_ == Attempt::pending) run_all(actions);
+}
+
+GroupActions GroupMachine::calls_open(bool open, Time now) {
+  GroupActions actions;
+  calls_open_ = open;
+  if (!open && !leaving_) proceed(now, actions);
+  return actions;
 }
 
 void GroupMachine::form_all(Time now, GroupActions& actions) {
@@ -149,6 +158,13 @@ GroupActions GroupMachine::form_failed(int rank, std::uint64_t epoch, Failure fa
 void GroupMachine::abort_forming(GroupActions& actions) {
   for (int rank = 0; rank < places(); ++rank)
     if (slot(rank).state == State::forming) actions.push_back(SendAbort{rank});
+}
+
+/// Of an idle group that has lost somebody: who waits for it in a call waits no longer.
+void GroupMachine::abort_calls(GroupActions& actions) const {
+  if (attempt_ != Attempt::none || !limits_.forms_group || formed_epoch_ != epoch_) return;
+  for (int rank : members())
+    if (slot(rank).state == State::ready) actions.push_back(SendAbort{rank});
 }
 
 GroupActions GroupMachine::setup_failed(Failure failure, Time now) {
@@ -202,6 +218,7 @@ void GroupMachine::try_again_later(Failure failure, Time now, GroupActions& acti
 void GroupMachine::give_up_start(Failure failure, Time now, GroupActions& actions) {
   failure.kind = FailureKind::fatal;
   shortage_.reset();
+  forming_failed_ = true;
   if (attempt_ == Attempt::regrouping) {
     failure_ = std::move(failure);
     fall_back(now, actions);
@@ -211,6 +228,8 @@ void GroupMachine::give_up_start(Failure failure, Time now, GroupActions& action
   } else if (attempt_ == Attempt::pending) {
     attempt_ = Attempt::none;
     actions.push_back(AttemptEnded{std::move(failure)});
+  } else if (attempt_ == Attempt::none) {
+    actions.push_back(Tell{failure.text + "; it is tried again when the next run begins"});
   }
 }
 
@@ -235,6 +254,9 @@ GroupActions GroupMachine::begin_attempt(Time now) {
   stop_deadline_.reset();
   shortage_.reset();
   attempt_ = Attempt::pending;
+  forming_failed_ = false;
+  for (int rank : members())  // nobody waited for an idle group
+    if (slot(rank).state == State::forming) slot(rank).start_deadline = now + limits_.start_deadline;
   drop_surplus(now, actions);
   launch_absent(now, actions);
   if (!grow_at_ || now >= *grow_at_) grow(now, actions);
@@ -400,11 +422,13 @@ GroupActions GroupMachine::tick(Time now) {
   return actions;
 }
 
-/// It has a deadline. A newcomer that is held has done its part.
+/// It has a deadline. A newcomer that is held has done its part; one that was dropped has another deadline; and nobody
+/// waits for an idle group, in which a rank may be at a long call.
 bool GroupMachine::is_coming_up(const Slot& s) const {
-  if (s.killed) return false;
+  if (s.killed || s.dropped) return false;
   const bool joins = s.joining && s.state == State::running && attempt_ == Attempt::regrouping;
-  return s.state == State::starting || s.state == State::forming || joins;
+  const bool forms = s.state == State::forming && (start_pending_ || attempt_ != Attempt::none);
+  return s.state == State::starting || forms || joins;
 }
 
 void GroupMachine::tick_starting(Time now, GroupActions& actions) {

@@ -139,6 +139,8 @@ public:
   /// is replaced; functions that can go on in place do, others run again.
   GroupActions preempt(int rank, Time deadline, Time now);
 
+  /// Calls are under way between runs, or no longer: an idle group is formed anew when it has nothing else to do.
+  GroupActions calls_open(bool open, Time now);
   /// The function on this rank can go on in place when others are lost, or no longer.
   GroupActions live(int rank, bool is_live, Time now);
   /// The rank waits inside its function for a new group. `why`: what its collective said, or its own exception; `step`:
@@ -216,6 +218,7 @@ private:
   void proceed(Time now, GroupActions& actions);
   void form_all(Time now, GroupActions& actions);
   void abort_forming(GroupActions& actions);
+  void abort_calls(GroupActions& actions) const;
   void run_all(GroupActions& actions);
   void halt_running(Time now, GroupActions& actions);
   bool can_regroup(int without) const;
@@ -269,6 +272,8 @@ private:
   std::vector<RestartWindow> idle_restarts_;  // by rank: all may die at once, with the fork server
   bool start_pending_ = false;
   bool is_up_ = false;  // all were there once
+  bool calls_open_ = false;
+  bool forming_failed_ = false;  // nobody tries again before something has changed
   // A group is usable in the epoch it was formed in. Every new worker, and every halt (it aborts collectives), begins a
   // new one.
   std::uint64_t epoch_ = 0;

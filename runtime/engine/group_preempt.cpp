@@ -55,6 +55,7 @@ void GroupMachine::take(int rank, GroupActions& actions) {
   }
   s.killed = true;
   s.state = State::starting;
+  abort_calls(actions);
   actions.push_back(KillWorker{rank, false});
 }
 

@@ -28,7 +28,7 @@ public:
   /// when the worker died meanwhile.
   template <class F, class... Args>
   std::future<detail::CallResult<F>> submit(F, Args&&... args) const {
-    // Deferred: the result is decoded on the thread that asks for it.
+    // Deferred: the result is decoded on the thread that asks for it. So wait_for() tells nothing; get() waits.
     return std::async(std::launch::deferred,
                       [target = target_, bytes = send<F>(std::forward<Args>(args)...)]() mutable {
                         if (!is_ready(bytes)) target->check_may_wait();

@@ -11,13 +11,15 @@ def run(*arguments):
 
 
 def main():
-    result = run("calls", "--json")
-    assert result.returncode == 0, result.stderr
-    figures = [json.loads(line) for line in result.stdout.splitlines()]
-    assert [figure["name"] for figure in figures] == ["calls.roundtrip", "calls.rate"], result.stdout
-    for figure in figures:
-        assert set(figure) == {"name", "value", "unit", "n"}, figure
-        assert figure["value"] > 0 and figure["n"] > 0 and figure["unit"], figure
+    for case, names in (("calls", ["calls.roundtrip", "calls.rate"]), ("memory", ["memory.pss.w2"]),
+                        ("teardown", ["teardown.w8"])):
+        result = run(case, "--json")
+        assert result.returncode == 0, result.stderr
+        figures = [json.loads(line) for line in result.stdout.splitlines()]
+        assert [figure["name"] for figure in figures] == names, result.stdout
+        for figure in figures:
+            assert set(figure) == {"name", "value", "unit", "n"}, figure
+            assert figure["value"] > 0 and figure["n"] > 0 and figure["unit"], figure
     for arguments, text in ((["nonsense"], "nonsense"), (["calls", "--jsno"], "--jsno"), (["soak", "--seconds=-1"], "-1")):
         result = run(*arguments)
         assert result.returncode == 2 and text in result.stderr, (arguments, result)

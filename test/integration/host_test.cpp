@@ -44,13 +44,17 @@ void skip_to(Program& program, const std::string& part) {
 
 }  // namespace
 
-DOCTEST_TEST_CASE("a host that is killed leaves no process behind") {
+DOCTEST_TEST_CASE("a host that is killed leaves no process behind, a second later") {
   const TempFolder folder;
-  Program host("stubborn", "60000", temporary_files_in(folder));
-  const auto tree = watch_tree(host.read_line());
-  host.signal(SIGKILL);
-  check_gone(tree, 4);
-  DOCTEST_CHECK(host.wait_text() == "signal 9");
+  auto fastest = milliseconds::max();
+  for (int i = 0; i < 3 && fastest >= std::chrono::seconds(1); ++i) {  // the machine may be busy once or twice
+    Program host("stubborn", "60000", temporary_files_in(folder));
+    const auto tree = watch_tree(host.read_line());
+    host.signal(SIGKILL);
+    fastest = std::min(fastest, time_of([&] { check_gone(tree, 4); }));
+    DOCTEST_CHECK(host.wait_text() == "signal 9");
+  }
+  DOCTEST_CHECK(fastest < std::chrono::seconds(1));
 }
 
 DOCTEST_TEST_CASE("Ctrl-C ends a run in good order with exit code 130") {

@@ -218,6 +218,17 @@ DOCTEST_TEST_CASE("a trainer can be moved while its workers are up") {
   });
 }
 
+DOCTEST_TEST_CASE("a worker group may be given any patience for its end") {
+  using std::chrono::milliseconds;
+  for (const auto given : {milliseconds::min(), milliseconds(-1), milliseconds(0), milliseconds::max()}) {
+    DOCTEST_CAPTURE(given.count());
+    TestTrainer trainer({.num_workers = 1});
+    trainer->start();
+    trainer->workers().shutdown(given);
+    DOCTEST_CHECK(!trainer->started());
+  }
+}
+
 DOCTEST_TEST_CASE("run folders are numbered and hold the run's story") {
   on_both_placements([](Placement placement) {
     TestTrainer trainer({.num_workers = 2, .placement = placement});

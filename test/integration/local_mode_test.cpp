@@ -166,7 +166,11 @@ DOCTEST_TEST_CASE("a worker group of local mode shuts its trainer down, and it s
 DOCTEST_TEST_CASE("local mode refuses a call while a function runs") {
   TestTrainer trainer({.num_workers = 0});
   trainer->start<Counter>(5);
-  for (auto& round : trainer->run_iterator(fn<report_until_stopped>)) {
+  auto rounds = trainer->run_iterator(fn<report_until_stopped>);
+  // At once, too: the function may not have begun yet.
+  DOCTEST_CHECK(error_of([&] { trainer->execute_single([](Counter& counter) { return counter.value; }); }).code ==
+                ErrorCode::invalid_state);
+  for (auto& round : rounds) {
     const auto error = error_of([&] { trainer->execute_single([](Counter& counter) { return counter.value; }); });
     DOCTEST_CHECK(error.code == ErrorCode::invalid_state);
     DOCTEST_CHECK(error.says("a run is active"));

@@ -13,6 +13,8 @@
 
 #include "actors/node/node.hpp"
 #include "test/integration/support.hpp"
+#include "test/support/memory.hpp"
+#include "test/support/skip.hpp"
 
 namespace troupe::test {
 namespace {
@@ -260,6 +262,44 @@ DOCTEST_TEST_CASE("a run that another program has taken over ends with that reas
   });
   DOCTEST_CHECK(error.code == ErrorCode::invalid_state);
   DOCTEST_CHECK_MESSAGE(error.says("another program has taken over the run"), error.text);
+}
+
+DOCTEST_TEST_CASE("a worker of two gigabytes is replaced while its memory is being freed") {
+  if (megabytes_free() < 4096) return skip("less than 4 GB of memory are free");
+  bool was_early = false;
+  for (int i = 0; i < 5 && !was_early; ++i) {  // the machine may be too busy for the replacement once
+    TestTrainer trainer({.num_workers = 2, .max_retries = 1, .spares = 1});
+    std::optional<ProcessWatch> victim;
+    auto callback = std::make_shared<FunctionCallback>();
+    callback->on_result = [&](const std::vector<Json>& results, const ResultInfo& info) {
+      const auto pid = results.at(1).at("pid").get<pid_t>();
+      if (info.attempt == 2) {
+        was_early = !victim->ends_within(std::chrono::milliseconds(0));
+        return;
+      }
+      victim.emplace(pid);
+      ::kill(pid, SIGKILL);
+    };
+    const auto results = trainer->run(
+        [](const Config& config) {
+          const bool dies = train::world_rank() == 1 && is_first(folder_of(config), "died");
+          if (dies) use_memory(2048);
+          train::report({{"pid", ::getpid()}});
+          if (dies) train::wait_for_stop();
+          return train::world_rank();
+        },
+        {.config = {{"folder", trainer.folder()}}, .callbacks = {callback}});
+    DOCTEST_CHECK(Json(results).dump() == "[0,1]");
+    const auto decisions = Json::parse(read_file(trainer->latest_run_dir() / "run.json"))["decisions"];
+    DOCTEST_REQUIRE(decisions.size() == 1);
+    DOCTEST_CHECK(decisions[0]["rank"] == 1);
+    DOCTEST_CHECK(decisions[0]["error"] == "killed by SIGKILL (out of memory?)");
+    // Nothing is left behind, also of the one that is still on its way out.
+    trainer->shutdown();
+    DOCTEST_CHECK(victim->ends_within(std::chrono::milliseconds(0)));
+    DOCTEST_CHECK(process_tree(::getpid()).size() == 2);
+  }
+  DOCTEST_CHECK(was_early);
 }
 
 DOCTEST_TEST_CASE("the death of an idle worker is no failure of the next run") {

@@ -8,13 +8,13 @@
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
-#include <fstream>
 #include <set>
 #include <string>
 
 #include "actors/node/death_watch.hpp"
 #include "actors/node/threads.hpp"
 #include "test/node/harness.hpp"
+#include "test/support/memory.hpp"
 #include "test/support/skip.hpp"
 
 namespace troupe::test {
@@ -84,19 +84,6 @@ private:
   std::condition_variable changed_;
   std::set<node::Token> tokens_;
 };
-
-std::size_t megabytes_free() {
-  std::ifstream file("/proc/meminfo");
-  for (std::string name, unit; file >> name;) {
-    std::size_t amount = 0;
-    file >> amount;
-    if (name == "MemAvailable:") {
-      return amount >> 10;
-    }
-    std::getline(file, unit);
-  }
-  return 0;
-}
 
 /// One thread for many lines, where the kernel can, and one for each.
 template <class Test>

@@ -2,7 +2,6 @@
 #include "test/node/worker_commands.hpp"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -11,7 +10,6 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -22,6 +20,7 @@
 
 #include "actors/node/descriptor_channel.hpp"
 #include "test/node/lines.hpp"
+#include "test/support/memory.hpp"
 
 namespace troupe::test {
 
@@ -127,15 +126,8 @@ std::string print(std::FILE* to, const std::string& text) {
   return depth < 0 ? 0 : recurse(depth + 1) + frame[0];  // not a tail call
 }
 
-/// Memory of small pages, all of them in use: the kernel takes its time to free it.
 std::string grow(std::size_t megabytes) {
-  const auto size = megabytes << 20;
-  void* memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) {
-    return "error: mmap";
-  }
-  ::madvise(memory, size, MADV_NOHUGEPAGE);
-  std::memset(memory, 1, size);
+  use_memory(megabytes);
   return "ok";
 }
 

@@ -73,7 +73,8 @@ DOCTEST_TEST_CASE("a worker that failed inside the optimizer's step takes anothe
 }
 
 DOCTEST_TEST_CASE("when no worker that is left holds a whole state, the function is started again") {
-  LiveRun run{.faults = {fault(0, 5, "optimizer"), fault(1, 5, "before step")}};
+  LiveRun run{.faults = {fault(0, 5, "optimizer"), fault(1, 5, "before step")},
+              .options = {.max_retries = 1, .retry_user_errors = true}};
   auto outcome = train_with(run);
   check_same(outcome, run);
   DOCTEST_CHECK(outcome.attempts == 2);

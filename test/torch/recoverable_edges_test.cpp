@@ -23,28 +23,50 @@ using troupe::Json;
 
 namespace {
 
-/// Twelve steps of plain SGD with dropout. "faults": {rank, step, what}, each once; rank -1 is every rank. "c10d": an
-/// operation of the c10d group in each step.
+/// The config's "faults" are {rank, step, what}, each once; rank -1 is every rank.
+bool is_due(const troupe::Config& config, const std::string& what, std::int64_t step) {
+  const auto& faults = config["faults"];
+  for (std::size_t i = 0; i < faults.size(); ++i) {
+    const auto& fault = faults[i];
+    if (fault[2] != what || fault[1] != step || (fault[0] != -1 && fault[0] != train::world_rank())) continue;
+    const std::filesystem::path folder = config["folder"].get<std::string>();
+    // Rounds have come: the driver knows that all ranks can go on in place.
+    const auto wait_for = [&](const std::string& name) {
+      while (!std::filesystem::exists(folder / name)) std::this_thread::yield();
+    };
+    wait_for("rounds have come");
+    const auto name_of = [&](int rank) { return std::to_string(i) + "_" + std::to_string(rank); };
+    if (!is_first(folder, name_of(train::world_rank()))) return false;
+    // All together: who is first would end an exchange that another one has not left yet.
+    for (int rank = 0; fault[0] == -1 && rank < train::world_size(); ++rank) wait_for(name_of(rank));
+    return true;
+  }
+  return false;
+}
+
+/// Six steps of plain SGD on a table of which few rows are used.
+Json train_table(const troupe::Config& config) {
+  torch::manual_seed(1);
+  torch::nn::Embedding table(torch::nn::EmbeddingOptions(1 << 16, 4).sparse(config.value("sparse", false)));
+  torch::optim::SGD optimizer(table->parameters(), 0.05);
+  table = tt::prepare_model(table);
+  train::Recoverable state({.model = table, .optimizer = optimizer});
+  const auto rows = torch::arange(1000, 1010);
+  for (auto step : state.steps(6)) {
+    step.run([&] {
+      optimizer.zero_grad();
+      table->forward(rows).square().sum().backward();
+      optimizer.step();
+      if (is_due(config, "falter behind the step", step.number())) throw troupe::GroupLost("faltered");
+    });
+    train::report({{"step", step.number()}});
+  }
+  return values_of(table->weight.index_select(0, rows).flatten());
+}
+
+/// Twelve steps of plain SGD with dropout. "c10d": an operation of the c10d group in each step.
 Json train_edges(const troupe::Config& config) {
-  const auto due = [&](const std::string& what, std::int64_t step) {
-    const auto& faults = config["faults"];
-    for (std::size_t i = 0; i < faults.size(); ++i) {
-      const auto& fault = faults[i];
-      if (fault[2] != what || fault[1] != step || (fault[0] != -1 && fault[0] != train::world_rank())) continue;
-      const std::filesystem::path folder = config["folder"].get<std::string>();
-      // Rounds have come: the driver knows that all ranks can go on in place.
-      const auto wait_for = [&](const std::string& name) {
-        while (!std::filesystem::exists(folder / name)) std::this_thread::yield();
-      };
-      wait_for("rounds have come");
-      const auto name_of = [&](int rank) { return std::to_string(i) + "_" + std::to_string(rank); };
-      if (!is_first(folder, name_of(train::world_rank()))) return false;
-      // All together: who is first would end an exchange that another one has not left yet.
-      for (int rank = 0; fault[0] == -1 && rank < train::world_size(); ++rank) wait_for(name_of(rank));
-      return true;
-    }
-    return false;
-  };
+  const auto due = [&](const std::string& what, std::int64_t step) { return is_due(config, what, step); };
   torch::manual_seed(1);
   const auto x = torch::randn({48, 4});
   const auto y = torch::randn({48, 2});
@@ -134,6 +156,21 @@ void check_faults(int workers, const Json& faults, int attempts) {
 
 DOCTEST_TEST_CASE("plain SGD, which leaves no trace of its step, is not applied twice") {
   check_faults(2, {{-1, 5, "falter behind the step"}}, 2);
+}
+
+DOCTEST_TEST_CASE("plain SGD on a few rows of a large table is not applied twice") {
+  for (const bool sparse : {false, true}) {
+    DOCTEST_CAPTURE(sparse);
+    const auto train = [&](const Json& faults) {
+      TestTrainer trainer(options_for(2));
+      return trainer
+          ->run(troupe::fn<train_table>,
+                {.config = {{"folder", trainer.folder().string()}, {"faults", faults}, {"sparse", sparse}},
+                 .callbacks = {std::make_shared<Witness>(trainer.folder())}})
+          .at(0);
+    };
+    DOCTEST_CHECK(train({{-1, 3, "falter behind the step"}}) == train(Json::array()));
+  }
 }
 
 DOCTEST_TEST_CASE("one worker whose step throws makes it again with the same batch and random numbers") {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <signal.h>
+#include <torch/version.h>
 #include <unistd.h>
 #include <troupe/torch.hpp>
 #include <troupe/troupe.hpp>
@@ -57,7 +58,8 @@ DOCTEST_TEST_CASE("fit gives the last metrics of rank 0, what the function retur
     DOCTEST_CHECK(!result.error);
     DOCTEST_CHECK(trainer.logdir() == folder.path() / "mine");
     DOCTEST_CHECK(result.path.parent_path() == folder.path() / "mine");
-    DOCTEST_CHECK(std::filesystem::exists(result.path / "run.json"));
+    const auto story = Json::parse(read_file(result.path / "run.json"));
+    DOCTEST_CHECK(story["versions"]["libtorch"] == TORCH_VERSION);
     const auto again = trainer.fit();
     DOCTEST_CHECK(again.metrics["epoch"] == 2);
     DOCTEST_CHECK(again.path != result.path);

@@ -238,3 +238,27 @@ DOCTEST_TEST_CASE("a result outside a run is refused") {
   JsonLoggerCallback callback;
   DOCTEST_CHECK(contains(thrown_by([&] { callback.handle_result(round_of(0), {}); }), "invalid_state: "));
 }
+
+DOCTEST_TEST_CASE("a report costs as many bytes in a long file as in a short one") {
+  TempFolder folder;
+  JsonLoggerCallback callback;
+  callback.start_training({.logdir = folder.path()});
+  const auto written = [] {  // by this process, whatever became of it
+    std::ifstream file("/proc/self/io");
+    for (std::string name; file >> name;) {
+      std::uint64_t amount = 0;
+      file >> amount;
+      if (name == "wchar:") return amount;
+    }
+    return std::uint64_t{0};
+  };
+  const auto log = [&](int rounds) {
+    const auto before = written();
+    for (int i = 0; i < rounds; ++i) callback.handle_result(round_of(1000), {});
+    return written() - before;
+  };
+  const auto first = log(100);
+  DOCTEST_REQUIRE(first > 0);
+  log(5000);
+  DOCTEST_CHECK(log(100) < 2 * first);
+}

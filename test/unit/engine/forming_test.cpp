@@ -210,3 +210,53 @@ DOCTEST_TEST_CASE("an exception that follows the noticed end of a group is the c
       }
   }
 }
+
+DOCTEST_TEST_CASE("a backend that fails between runs, or in one, is not tried again before the next run") {
+  const Failure broken{FailureKind::fatal, troupe::ErrorCode::user_code, 1, "no port", {}};
+  for (const bool in_a_run : {false, true}) {
+    DOCTEST_CAPTURE(in_a_run);
+    Fixture group;
+    group.start();
+    if (!in_a_run) group.lose(1);
+    const auto form = in_a_run ? group.begin_after_a_halt() : group.bring_up(1);
+    const auto failed = group.machine.form_failed(1, epoch_of(form), broken, group.now);
+    DOCTEST_CHECK(count<AttemptEnded>(failed) == (in_a_run ? 1 : 0));
+    DOCTEST_CHECK(count<Tell>(failed) == (in_a_run ? 0 : 1));
+    DOCTEST_CHECK(group.machine.form_failed(0, epoch_of(form), group.lost_group, group.now).empty());
+    DOCTEST_CHECK(group.machine.calls_open(false, group.now).empty());
+    DOCTEST_CHECK(count<SendForm>(group.machine.begin_attempt(group.now)) == 2);
+  }
+}
+
+DOCTEST_TEST_CASE("a group that nobody waits for forms when no call is open, and takes the time it needs") {
+  Fixture group;
+  group.start();
+  DOCTEST_CHECK(group.machine.calls_open(true, group.now).empty());
+  group.lose(1);
+  DOCTEST_CHECK(group.bring_up(1).empty());  // rank 0 may be in a call for long
+  const auto form = group.machine.calls_open(false, group.now);
+  DOCTEST_CHECK(count<SendForm>(form) == 2);
+  group.now += 10min;
+  DOCTEST_CHECK(group.machine.tick(group.now).empty());
+  DOCTEST_CHECK(group.machine.begin_attempt(group.now).empty());
+  group.now += 59s;
+  DOCTEST_CHECK(group.machine.tick(group.now).empty());
+  group.now += 1s;
+  DOCTEST_CHECK(count<KillWorker>(group.machine.tick(group.now)) == 2);
+}
+
+DOCTEST_TEST_CASE("a worker that is taken away between runs ends the calls of others that wait for it") {
+  Fixture group;
+  group.start();
+  const auto taken = group.machine.preempt(1, group.now + 1s, group.now);
+  DOCTEST_CHECK(count<KillWorker>(taken) == 1);
+  DOCTEST_CHECK(count<SendAbort>(taken) == 1);
+}
+
+DOCTEST_TEST_CASE("a worker that dies when it has formed the group frees those who still form it") {
+  Fixture group;
+  group.start();
+  group.epoch = epoch_of(group.begin_after_a_halt());
+  group.machine.formed(1, group.epoch, group.now);
+  DOCTEST_CHECK(count<SendAbort>(group.lose(1)) == 1);
+}

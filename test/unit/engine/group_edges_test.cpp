@@ -159,6 +159,18 @@ DOCTEST_TEST_CASE("a newcomer that cannot be set up, or does not come up, distur
   }
 }
 
+DOCTEST_TEST_CASE("a newcomer that hangs is told to leave once, and ended when it does not") {
+  Group group(true, {.world_size = 2, .min_workers = 1, .max_workers = 3});
+  group.machine.resize(3, group.now);
+  group.machine.registered(2);
+  DOCTEST_CHECK(ranks_of<SendLeave>(group.wait(61s)) == Ranks{2});
+  DOCTEST_REQUIRE(group.machine.deadline());
+  DOCTEST_CHECK(*group.machine.deadline() > group.now);
+  const auto late = group.wait(5s);
+  DOCTEST_CHECK(ranks_of<KillWorker>(late) == Ranks{2});
+  DOCTEST_CHECK(ranks_of<SendLeave>(late).empty());
+}
+
 DOCTEST_TEST_CASE("who asks for more workers while others still leave gets them when their places are free") {
   Group group(true, {.world_size = 2, .min_workers = 1, .max_workers = 2});
   group.machine.resize(1, group.now);

@@ -71,6 +71,7 @@ private:
 
   void step() {
     if (!calm_ && chance(12)) return ask();
+    if (started_ && chance(20)) return perform(machine_.calls_open(!calm_ && chance(2), now_));
     if (asked_ && chance(3)) return answer();
     const int rank = pick(places());
     if (at(rank).alive && work(rank)) return;
@@ -117,6 +118,8 @@ private:
     now_ += std::chrono::milliseconds(pick(500));
     if (next && chance(2)) now_ = std::max(now_, *next);
     perform(machine_.tick(now_));
+    // Nothing that is late is put off: the group would spin.
+    DOCTEST_REQUIRE((!machine_.deadline() || *machine_.deadline() > now_));
   }
 
   /// Something happens in that process; false if it has nothing to do.
@@ -145,7 +148,9 @@ private:
   void end_forming(int rank) {
     auto& p = at(rank);
     const auto epoch = std::exchange(p.forming, 0);
-    if (std::exchange(p.aborted, false) || (!calm_ && chance(10)))
+    if (!calm_ && chance(20))
+      perform(machine_.form_failed(rank, epoch, fatal(rank), now_));
+    else if (std::exchange(p.aborted, false) || (!calm_ && chance(10)))
       perform(machine_.form_failed(rank, epoch, {FailureKind::fatal, troupe::ErrorCode::group_lost, rank, "x"}, now_));
     else
       perform(machine_.formed(rank, epoch, now_));
