@@ -51,11 +51,12 @@ void Collective::require_usable(const at::Tensor& tensor, const char* caller) co
   if (!is_plain(tensor))
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{} works on dense tensors: convert it with .to_dense() or .dequantize()", caller));
-  if (tensor.device().type() != device().type())
+  // GPUs of a host are different devices: NCCL would be given memory of another one.
+  if (device().is_cuda() ? tensor.device() != device() : tensor.device().type() != device().type())
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{} works on {} tensors in this group, this one lives on {}: move it there with "
                             ".to(train::torch::get_device()), or choose another TorchConfig.backend",
-                            caller, c10::DeviceTypeName(device().type()), tensor.device().str()));
+                            caller, device().str(), tensor.device().str()));
 }
 
 void Collective::all_reduce(at::Tensor& tensor, Reduce reduce) {

@@ -22,8 +22,11 @@ c10::Stream current_stream(c10::Device device) { return c10::impl::VirtualGuardI
 
 cudaStream_t handle_of(const c10::Stream& stream) { return static_cast<cudaStream_t>(stream.native_handle()); }
 
-/// As what NCCL reduces it: it knows no short integers.
-at::ScalarType carried_type(at::ScalarType type) { return type == at::kShort ? at::kInt : type; }
+/// As what NCCL reduces it. Halves are summed as floats, as on the CPU; it knows no short integers.
+at::ScalarType carried_type(at::ScalarType type, Reduce reduce) {
+  if (is_half(type) && reduce == Reduce::sum) return at::kFloat;
+  return type == at::kShort ? at::kInt : type;
+}
 
 ncclDataType_t nccl_type(at::ScalarType type) {
   switch (type) {
@@ -57,7 +60,10 @@ ncclRedOp_t nccl_reduction(Reduce reduce) {
 class NcclBuffer : public ReduceBuffer {
 public:
   NcclBuffer(std::shared_ptr<NcclCommunicator> communicator, const NcclApi& api, c10::Stream stream, at::Tensor flat)
-      : communicator_(std::move(communicator)), api_(api), stream_(stream), tensor_(std::move(flat)) {}
+      : communicator_(std::move(communicator)), api_(api), stream_(stream), tensor_(std::move(flat)) {
+    // Memory that is freed while NCCL still writes to it is not handed out before it has ended.
+    tensor_.record_stream(stream_);
+  }
 
   at::Tensor tensor() const override { return tensor_; }
   void start(double scale) override {
@@ -81,7 +87,6 @@ public:
   void finish() override {
     const c10::DeviceGuard guard(tensor_.device());
     communicator_->wait("ncclAllReduce", [&] { return done_.query(); });
-    communicator_->check("ncclAllReduce");
     done_.block(current_stream(tensor_.device()));
     if (scale_ != 1.0) tensor_.mul_(scale_);
   }
@@ -138,7 +143,7 @@ public:
 protected:
   void reduce_flat(const at::Tensor& flat, Reduce reduce, double scale, const Operation&) override {
     if (flat.numel() == 0) return;
-    auto sent = flat.to(carried_type(flat.scalar_type()));
+    auto sent = flat.to(carried_type(flat.scalar_type(), reduce));
     run("ncclAllReduce", [&](ncclComm_t communicator, cudaStream_t stream) {
       return api_.all_reduce(sent.data_ptr(), sent.data_ptr(), static_cast<std::size_t>(sent.numel()),
                              nccl_type(sent.scalar_type()), nccl_reduction(reduce), communicator, stream);
@@ -166,16 +171,16 @@ protected:
   }
 
   at::Tensor scatter_flat(const at::Tensor& flat, const Operation& operation) override {
-    if (flat.numel() == 0 || flat.is_complex() || flat.scalar_type() == at::kShort)
-      return Collective::scatter_flat(flat, operation);
-    auto sizes = flat.sizes().vec();
+    if (flat.numel() == 0 || flat.is_complex()) return Collective::scatter_flat(flat, operation);
+    const auto sent = flat.to(carried_type(flat.scalar_type(), Reduce::sum));
+    auto sizes = sent.sizes().vec();
     sizes.front() /= size();
-    auto piece = at::empty(sizes, flat.options());
+    const auto piece = at::empty(sizes, sent.options());
     run("ncclReduceScatter", [&](ncclComm_t communicator, cudaStream_t stream) {
-      return api_.reduce_scatter(flat.data_ptr(), piece.data_ptr(), static_cast<std::size_t>(piece.numel()),
-                                 nccl_type(flat.scalar_type()), ncclSum, communicator, stream);
+      return api_.reduce_scatter(sent.data_ptr(), piece.data_ptr(), static_cast<std::size_t>(piece.numel()),
+                                 nccl_type(sent.scalar_type()), ncclSum, communicator, stream);
     });
-    return piece;
+    return piece.to(flat.scalar_type());
   }
 
   void wait_for_all(const Operation& operation) override {

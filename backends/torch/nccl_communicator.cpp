@@ -64,8 +64,9 @@ void NcclCommunicator::wait(const char* what, const std::function<bool()>& is_do
   using namespace std::chrono;
   const auto deadline = steady_clock::now() + timeout_;
   for (auto pause = microseconds(10);; pause = std::min(pause * 2, microseconds(2000))) {
-    if (is_done()) return;
-    check(what);
+    const bool done = is_done();
+    check(what);  // an aborted operation is done as well, and leaves anything
+    if (done) return;
     if (steady_clock::now() >= deadline)
       throw Error(
           ErrorCode::deadline,

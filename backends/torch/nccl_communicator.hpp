@@ -24,7 +24,8 @@ public:
   void init(const ncclUniqueId& id, int rank, int size);
   /// Begins an operation: `call` gets the communicator. `what` is for errors.
   void run(const char* what, const std::function<ncclResult_t(ncclComm_t)>& call);
-  /// Waits until `is_done`, looking less and less often, and after errors of the communicator meanwhile.
+  /// Waits until `is_done`, looking less and less often, and after errors of the communicator meanwhile. Throws them,
+  /// and GroupLost after an abort, also when it is done.
   void wait(const char* what, const std::function<bool()>& is_done);
   /// Throws what has gone wrong since the last call, if anything.
   void check(const char* what);

@@ -155,6 +155,14 @@ DOCTEST_TEST_CASE("forming over NCCL ends at the deadline, with its error, or wh
   });
   other.join();
   DOCTEST_CHECK(error.code == ErrorCode::group_lost);
+  // An abort ends what runs on the GPU, which looks as if it were done.
+  troupe::NcclCommunicator ended(api, 3, patience);
+  ended.init(id, 0, 2);
+  const auto is_done = [&] {
+    ended.abort();
+    return true;
+  };
+  DOCTEST_CHECK(error_of([&] { ended.wait("a test", is_done); }).code == ErrorCode::group_lost);
   DOCTEST_CHECK(error_of([&] { aborted.run("a test", [](ncclComm_t) { return ncclSuccess; }); }).code ==
                 ErrorCode::group_lost);
 }
