@@ -25,6 +25,7 @@ namespace troupe {
 namespace {
 
 constexpr std::size_t cache_line = 64;
+constexpr const char* lost = "another rank is gone, or the run is being stopped";
 /// Longer than an exchange between two running ranks, about what a sleep and a wake-up cost on a virtual machine.
 constexpr std::chrono::microseconds spin_with_a_core_each(200);
 /// Regions that rank 0 may be ahead of the others: their descriptors wait in the Node, which has room for hundreds.
@@ -181,7 +182,7 @@ bool ShmGroup::spin(const Counter& counter, std::uint32_t target) const {
   return false;
 }
 
-void ShmGroup::wait(const Counter& counter, std::uint32_t target) {
+void ShmGroup::wait(const Counter& counter, std::uint32_t target, const Late& late) {
   check_in_step();
   // What all have come to is done, even if the group is lost by now.
   if (spin(counter, target)) return;
@@ -192,7 +193,7 @@ void ShmGroup::wait(const Counter& counter, std::uint32_t target) {
     if (reached(counter, target)) return;
     check_aborted();
     const auto left = deadline - std::chrono::steady_clock::now();
-    if (left <= left.zero()) throw_late();
+    if (left <= left.zero()) throw_late(late);
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(left);
     const timespec timeout{seconds.count(), std::chrono::nanoseconds(left - seconds).count()};
     control_->sleepers.fetch_add(1, std::memory_order_seq_cst);
@@ -202,6 +203,7 @@ void ShmGroup::wait(const Counter& counter, std::uint32_t target) {
 }
 
 void ShmGroup::barrier() {
+  check_in_step();
   if (size() == 1) return;
   barriers_ += static_cast<std::uint32_t>(size());
   seat(rank()).entered.fetch_add(1, std::memory_order_relaxed);
@@ -231,24 +233,34 @@ void ShmGroup::abort() noexcept {
 }
 
 void ShmGroup::check_aborted() const {
-  if (control_->aborted.load(std::memory_order_acquire) != 0)
-    throw GroupLost("another rank is gone, or the run is being stopped");
+  if (control_->aborted.load(std::memory_order_acquire) != 0) throw GroupLost(lost);
+}
+
+void ShmGroup::leave_step(bool group_is_lost) {
+  out_of_step_ = true;
+  lost_ = lost_ || group_is_lost;
 }
 
 void ShmGroup::check_in_step() const {
-  if (out_of_step_)
-    throw Error(ErrorCode::deadline,
-                "an earlier operation of this group took too long (timeout_s), so the ranks may be at different ones by "
-                "now: let the function end, the next attempt or run forms the group anew",
-                options_.members[static_cast<std::size_t>(rank())]);
+  if (!out_of_step_) return;
+  if (lost_) throw GroupLost(lost);
+  check_aborted();
+  throw Error(ErrorCode::deadline,
+              "an earlier operation of this group failed or took too long (timeout_s), so the ranks may be at "
+              "different ones by now: let the function end, the next attempt or run forms the group anew",
+              options_.members[static_cast<std::size_t>(rank())]);
 }
 
-void ShmGroup::throw_late() {
+void ShmGroup::throw_late(const Late& late) {
   out_of_step_ = true;
   std::vector<int> missing;
   const auto mine = seat(rank()).entered.load();
-  for (int other = 0; other < size(); ++other)
-    if (seat(other).entered.load() != mine) missing.push_back(options_.members[static_cast<std::size_t>(other)]);
+  if (late)
+    missing = late();
+  else
+    for (int other = 0; other < size(); ++other)
+      if (seat(other).entered.load() != mine) missing.push_back(other);
+  for (int& member : missing) member = options_.members[static_cast<std::size_t>(member)];
   throw Error(ErrorCode::deadline,
               fmt::format("a collective operation waited {} ms (timeout_s) for {}: do all ranks call the same "
                           "operations in the same order?",

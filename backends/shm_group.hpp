@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -46,6 +47,8 @@ public:
   using Counter = std::atomic<std::uint32_t>;
   /// A cache line of a member's own words.
   using Note = std::array<std::int64_t, 8>;
+  /// Gives the members that somebody still waits for.
+  using Late = std::function<std::vector<int>()>;
 
   /// Memory with a part for every member, and a few counters.
   class Region {
@@ -74,21 +77,26 @@ public:
   /// Makes a region with a part of `part_bytes` (rounded up) for every member.
   std::shared_ptr<Region> make_region(std::size_t part_bytes);
 
-  /// Raises a counter and wakes who waits for it. Throws what wait() threw if that took too long once: this rank and the
-  /// others are not at the same operation any more.
+  /// Raises a counter and wakes who waits for it. Throws once this rank and the others are at different operations:
+  /// after a wait() that took too long, and after leave_step().
   void arrive(Counter& counter, std::uint32_t by = 1);
   /// Whether it has come that far.
   static bool reached(const Counter& counter, std::uint32_t target) {
     return static_cast<std::int32_t>(counter.load(std::memory_order_acquire) - target) >= 0;
   }
-  /// Waits until it has. Throws GroupLost once aborted, Error(deadline) when it takes too long.
-  void wait(const Counter& counter, std::uint32_t target);
+  /// Waits until it has. Throws GroupLost once aborted, Error(deadline) when it takes too long, which names those who
+  /// are `late`; without it, those who have not come to the same barrier.
+  void wait(const Counter& counter, std::uint32_t target, const Late& late = {});
   /// Returns when every member has called it.
   void barrier();
   /// The same, and every member sees what the others came with: true if all notes are equal, see notes() if not.
   bool barrier(const Note& mine);
   /// Of the last barrier that had some, by member.
   std::vector<Note> notes() const;
+
+  /// This rank has left an operation that others are still in, and what it does next is not the rest of it: all that
+  /// follows throws, GroupLost if that was the reason.
+  void leave_step(bool group_is_lost);
 
   /// From any thread of any member: every wait of every member ends with GroupLost, now and later.
   void abort() noexcept;
@@ -103,7 +111,7 @@ private:
   void check_aborted() const;
   int receive_memory(const std::string& key);
   void check_in_step() const;
-  [[noreturn]] void throw_late();
+  [[noreturn]] void throw_late(const Late& late);
 
   const ShmGroupOptions options_;
   const std::shared_ptr<Store> store_;
@@ -113,6 +121,7 @@ private:
   std::uint32_t barriers_ = 0;
   std::uint32_t notes_ = 0;  // barriers that had some
   bool out_of_step_ = false;
+  bool lost_ = false;
   std::shared_ptr<SharedRegion> control_memory_;
   Head* control_ = nullptr;
 };

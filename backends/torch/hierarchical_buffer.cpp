@@ -29,7 +29,7 @@ void LaunchOrder::launch_until(HierarchicalBuffer* buffer) {
   while (!buffer->launched_) {
     auto* next = waiting_.front();
     next->sum_share();
-    next->local_->wait(next->region_->counter(summed), next->round_ * static_cast<std::uint32_t>(next->local_->size()));
+    next->wait_for_all(summed);
     launch_ready();
   }
 }
@@ -40,11 +40,31 @@ HierarchicalBuffer::HierarchicalBuffer(std::shared_ptr<ShmGroup> local, GlooColl
       order_(std::move(order)),
       type_(type),
       bytes_(static_cast<std::size_t>(elements) * c10::elementSize(type)),
-      region_(local_->make_region(bytes_)) {
+      // A line behind each part, for the counters of where its member has come to.
+      region_(local_->make_region(round_up(bytes_, cache_line) + cache_line)) {
   // The tensor keeps the memory: gradients may outlive the group.
   tensor_ = at::from_blob(
       region_->part(local_->rank()), {elements}, [memory = region_->memory()](void*) {}, at::TensorOptions(type));
-  if (between) between_ = between->make_buffer_over(tensor_);
+  if (between) between_hosts(*local_, [&] { between_ = between->make_buffer_over(tensor_); });
+}
+
+ShmGroup::Counter& HierarchicalBuffer::came(int member, std::size_t step) const {
+  return reinterpret_cast<ShmGroup::Counter*>(region_->part(member) + round_up(bytes_, cache_line))[step];
+}
+
+void HierarchicalBuffer::arrive(std::size_t step) {
+  came(local_->rank(), step).store(round_, std::memory_order_relaxed);
+  local_->arrive(region_->counter(step));
+}
+
+bool HierarchicalBuffer::have_come(std::size_t step, int begin, int end) const {
+  return ShmGroup::reached(region_->counter(step), round_ * static_cast<std::uint32_t>(end - begin));
+}
+
+void HierarchicalBuffer::wait(std::size_t step, int begin, int end) {
+  local_->wait(region_->counter(step), round_ * static_cast<std::uint32_t>(end - begin), [&] {
+    return late_members(begin, end, [&](int member) { return ShmGroup::reached(came(member, step), round_); });
+  });
 }
 
 void HierarchicalBuffer::start(double scale) {
@@ -52,46 +72,44 @@ void HierarchicalBuffer::start(double scale) {
   round_ += 1;
   shared_ = launched_ = settled_ = false;
   if (between_) order_->add(this);
-  local_->arrive(region_->counter(arrived));
+  arrive(arrived);
 }
 
-bool HierarchicalBuffer::is_summed() const {
-  return ShmGroup::reached(region_->counter(summed), round_ * static_cast<std::uint32_t>(local_->size()));
-}
+bool HierarchicalBuffer::is_summed() const { return have_come(summed, 0, local_->size()); }
 
 /// Waits for the other ranks' gradients if they are not there yet.
 void HierarchicalBuffer::sum_share() {
   if (std::exchange(shared_, true)) return;
-  local_->wait(region_->counter(arrived), round_ * static_cast<std::uint32_t>(local_->size()));
+  wait_for_all(arrived);
   // Halves are scaled before they are halves again: the sum of many may be too large for one.
   reduce_share(*local_, *region_, bytes_, type_, Reduce::sum, is_half(type_) ? scale_ : 1.0, {0});
-  local_->arrive(region_->counter(summed));
+  arrive(summed);
 }
 
 void HierarchicalBuffer::launch() {
   launched_ = true;
-  between_->start(is_half(type_) ? 1.0 : scale_);
+  between_hosts(*local_, [&] { between_->start(is_half(type_) ? 1.0 : scale_); });
 }
 
 void HierarchicalBuffer::publish() {
   if (std::exchange(settled_, true)) return;
-  between_->finish();
-  local_->arrive(region_->counter(published));
+  between_hosts(*local_, [&] { between_->finish(); });
+  arrive(published);
 }
 
 void HierarchicalBuffer::take() {
   if (std::exchange(settled_, true)) return;
-  local_->wait(region_->counter(published), round_);
+  wait(published, 0, 1);
   copy_bytes(region_->part(local_->rank()), region_->part(0), bytes_);
-  local_->arrive(region_->counter(taken));
+  arrive(taken);
 }
 
 void HierarchicalBuffer::poke() {
-  if (ShmGroup::reached(region_->counter(arrived), round_ * static_cast<std::uint32_t>(local_->size()))) sum_share();
+  if (have_come(arrived, 0, local_->size())) sum_share();
   if (between_) {
     order_->launch_ready();
     if (launched_ && between_->is_complete()) publish();
-  } else if (ShmGroup::reached(region_->counter(published), round_)) {
+  } else if (have_come(published, 0, 1)) {
     take();
   }
 }
@@ -107,7 +125,7 @@ void HierarchicalBuffer::finish() {
   order_->launch_until(this);
   publish();
   // Until then the others read the leader's part.
-  local_->wait(region_->counter(taken), round_ * static_cast<std::uint32_t>(local_->size() - 1));
+  wait(taken, 1, local_->size());
 }
 
 }  // namespace troupe

@@ -7,12 +7,29 @@
 #include <deque>
 #include <memory>
 
+#include <troupe/error.hpp>
+
 #include "backends/shm_group.hpp"
 #include "backends/torch/gloo_collective.hpp"
 
 namespace troupe {
 
 class HierarchicalBuffer;
+
+/// Calls what a leader does with the other leaders. When that fails, the ranks of its host still wait for the rest of
+/// the operation, and must not take what the leader does next for it.
+template <class Call>
+void between_hosts(ShmGroup& local, Call&& call) {
+  try {
+    call();
+  } catch (const GroupLost&) {
+    local.leave_step(true);
+    throw;
+  } catch (...) {
+    local.leave_step(false);
+    throw;
+  }
+}
 
 /// Buffers of a leader in the order in which they were started. All leaders hand them to Gloo in this order, whenever
 /// their hosts are ready.
@@ -44,6 +61,13 @@ public:
 
 private:
   friend class LaunchOrder;
+  /// The round in which a member has come to a step last, to name who has not.
+  ShmGroup::Counter& came(int member, std::size_t step) const;
+  void arrive(std::size_t step);
+  /// Whether members from `begin` to `end` have come to a step of this round.
+  bool have_come(std::size_t step, int begin, int end) const;
+  void wait(std::size_t step, int begin, int end);
+  void wait_for_all(std::size_t step) { wait(step, 0, local_->size()); }
   /// Whether the sum over this host lies in the leader's part.
   bool is_summed() const;
   void sum_share();

@@ -52,7 +52,7 @@ void HierarchicalCollective::wait_for_all(const Operation& operation) {
 void HierarchicalCollective::enter(bool first, const Operation& operation) {
   if (!first) return local_->barrier();
   if (!local_->barrier(operation.words())) Operation::require_equal(local_->notes(), local_->members(), rank_);
-  if (is_leader()) between_->agree(operation);
+  if (is_leader()) between_hosts(*local_, [&] { between_->agree(operation); });
 }
 
 void HierarchicalCollective::reduce_flat(const at::Tensor& flat, Reduce reduce, double scale,
@@ -69,7 +69,9 @@ void HierarchicalCollective::reduce_flat(const at::Tensor& flat, Reduce reduce, 
     reduce_share(*local_, *stage_, bytes, flat.scalar_type(), reduce, 1.0, {0});
     local_->barrier();
     if (is_leader() && bytes > 0)
-      between_->reduce(tensor_over(*stage_, stage_->part(0), bytes, flat.scalar_type()), reduce, scale);
+      between_hosts(*local_, [&] {
+        between_->reduce(tensor_over(*stage_, stage_->part(0), bytes, flat.scalar_type()), reduce, scale);
+      });
     local_->barrier();
     copy_bytes(bytes_of(flat) + at, stage_->part(0), bytes);
     local_->barrier();
@@ -85,7 +87,8 @@ void HierarchicalCollective::broadcast_flat(const at::Tensor& flat, int root, co
     if (rank_ == root) copy_bytes(stage_->part(0), bytes_of(flat) + at, bytes);
     enter(at == 0, operation);
     if (is_leader() && bytes > 0)
-      between_->send_to_all(tensor_over(*stage_, stage_->part(0), bytes, at::kByte), root_host);
+      between_hosts(*local_,
+                    [&] { between_->send_to_all(tensor_over(*stage_, stage_->part(0), bytes, at::kByte), root_host); });
     local_->barrier();
     if (rank_ != root) copy_bytes(bytes_of(flat) + at, stage_->part(0), bytes);
     local_->barrier();
@@ -110,10 +113,12 @@ void HierarchicalCollective::gather_flat(const at::Tensor& flat, const std::vect
     copy_bytes(place_of(rank_), bytes_of(flat) + at, bytes);
     enter(at == 0 && !agreed, operation);
     if (is_leader() && bytes > 0)
-      for (std::size_t host = 0; host < hosts_.size(); ++host)
-        between_->send_to_all(
-            tensor_over(*gathered_, place_of(hosts_[host].front()), bytes * hosts_[host].size(), at::kByte),
-            static_cast<int>(host));
+      between_hosts(*local_, [&] {
+        for (std::size_t host = 0; host < hosts_.size(); ++host)
+          between_->send_to_all(
+              tensor_over(*gathered_, place_of(hosts_[host].front()), bytes * hosts_[host].size(), at::kByte),
+              static_cast<int>(host));
+      });
     local_->barrier();
     for (int rank = 0; rank < size_; ++rank)
       copy_bytes(bytes_of(all[static_cast<std::size_t>(rank)]) + at, place_of(rank), bytes);

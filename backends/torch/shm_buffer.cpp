@@ -12,13 +12,10 @@
 namespace troupe {
 namespace {
 
-constexpr std::size_t cache_line = 64;
 /// The largest piece: what one rank copies is still in the caches when another one sums it.
 constexpr std::size_t largest_piece = std::size_t{512} << 10;
 /// The counter of a buffer's region: members that have summed all they own, in all rounds.
 constexpr std::size_t finished = 0;
-
-std::size_t round_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 
 /// As many pieces for every member.
 std::size_t piece_count(std::size_t bytes, std::size_t members) {
@@ -40,15 +37,15 @@ ShmBuffer::ShmBuffer(std::shared_ptr<ShmGroup> group, std::int64_t elements, at:
       bytes_(static_cast<std::size_t>(elements) * c10::elementSize(type)),
       pieces_(piece_count(bytes_, size())),
       piece_bytes_(round_up((bytes_ + pieces_ - 1) / pieces_, cache_line)),
-      // A line behind each part, for the counter of what its member has shown.
+      // A line behind each part, for the counters of what its member has shown and ended.
       region_(group_->make_region(round_up(bytes_, cache_line) + cache_line)),
       next_own_(pieces_) {
   // The tensor keeps the memory: gradients may outlive the group.
   tensor_ = at::from_blob(part(rank()), {elements}, [memory = region_->memory()](void*) {}, at::TensorOptions(type));
 }
 
-ShmGroup::Counter& ShmBuffer::shown(std::size_t member) const {
-  return *reinterpret_cast<ShmGroup::Counter*>(part(member) + round_up(bytes_, cache_line));
+ShmGroup::Counter* ShmBuffer::counters(std::size_t member) const {
+  return reinterpret_cast<ShmGroup::Counter*>(part(member) + round_up(bytes_, cache_line));
 }
 
 /// Remembered where that will do: most of it need not be copied.
@@ -134,6 +131,7 @@ void ShmBuffer::sum_shown() {
 void ShmBuffer::end_if_summed() {
   if (next_own_ < pieces_) return;
   given_.clear();
+  ended(rank()).store(round_, std::memory_order_relaxed);
   group_->arrive(region_->counter(finished));
 }
 
@@ -145,9 +143,14 @@ void ShmBuffer::poke() {
 
 void ShmBuffer::contribute() {
   if (next_own_ >= pieces_) return;
+  const auto late = [this] {
+    return late_members(0, group_->size(), [this](int member) {
+      return member == group_->rank() || ShmGroup::reached(shown(static_cast<std::size_t>(member)), target(next_own_));
+    });
+  };
   for (; next_own_ < pieces_; next_own_ += size()) {
     for (std::size_t member = 0; member < size(); ++member)
-      if (member != rank()) group_->wait(shown(member), target(next_own_));
+      if (member != rank()) group_->wait(shown(member), target(next_own_), late);
     sum(next_own_);
   }
   end_if_summed();
@@ -155,7 +158,11 @@ void ShmBuffer::contribute() {
 
 void ShmBuffer::finish() {
   contribute();
-  group_->wait(region_->counter(finished), round_ * static_cast<std::uint32_t>(size()));
+  group_->wait(region_->counter(finished), round_ * static_cast<std::uint32_t>(size()), [this] {
+    return late_members(0, group_->size(), [this](int member) {
+      return ShmGroup::reached(ended(static_cast<std::size_t>(member)), round_);
+    });
+  });
 }
 
 }  // namespace troupe

@@ -28,8 +28,11 @@ private:
   std::size_t rank() const { return static_cast<std::size_t>(group_->rank()); }
   std::size_t size() const { return static_cast<std::size_t>(group_->size()); }
   std::byte* part(std::size_t member) const { return region_->part(static_cast<int>(member)); }
+  ShmGroup::Counter* counters(std::size_t member) const;
   /// Pieces that a member has shown to the others, in all rounds.
-  ShmGroup::Counter& shown(std::size_t member) const;
+  ShmGroup::Counter& shown(std::size_t member) const { return counters(member)[0]; }
+  /// Rounds in which a member has summed all it owns, to name who has not.
+  ShmGroup::Counter& ended(std::size_t member) const { return counters(member)[1]; }
   /// That a member has shown this one, and all before it.
   std::uint32_t target(std::size_t piece) const { return base_ + static_cast<std::uint32_t>(piece) + 1; }
   bool is_shown_by_all(std::size_t piece) const;

@@ -32,9 +32,8 @@ void reduce_run(const std::vector<const std::byte*>& from, const std::vector<std
 void reduce_share(const ShmGroup& group, const ShmGroup::Region& region, std::size_t bytes, at::ScalarType type,
                   train::torch::Reduce reduce, double scale, const std::vector<int>& targets) {
   // Shares begin at cache lines: two ranks never write the same one.
-  constexpr std::size_t line = 64;
   const auto members = static_cast<std::size_t>(group.size());
-  const auto share = (bytes / members + line) / line * line;
+  const auto share = (bytes / members + cache_line) / cache_line * cache_line;
   const auto begin = std::min(bytes, share * static_cast<std::size_t>(group.rank()));
   const auto end = std::min(bytes, begin + share);
   std::vector<const std::byte*> from;

@@ -17,6 +17,19 @@ namespace troupe {
 /// Fits into the cache of a core together with the parts of a few others.
 inline constexpr std::size_t stage_bytes = std::size_t{1} << 20;
 
+inline constexpr std::size_t cache_line = 64;
+
+constexpr std::size_t round_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
+
+/// Members from `begin` to `end` that `has_come` does not hold for.
+template <class HasCome>
+std::vector<int> late_members(int begin, int end, HasCome&& has_come) {
+  std::vector<int> late;
+  for (int member = begin; member < end; ++member)
+    if (!has_come(member)) late.push_back(member);
+  return late;
+}
+
 /// Calls `body(offset, bytes)` for every piece that fits into the stage; once if there is nothing.
 template <class Body>
 void for_each_piece(std::size_t bytes, Body&& body) {

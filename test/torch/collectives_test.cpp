@@ -196,22 +196,60 @@ TROUPE_TRANSPORT_CASE("conjugates that were not computed yet arrive as such", 2)
 }
 
 DOCTEST_TEST_CASE("after an operation that took too long others fail as well, instead of giving wrong sums") {
-  TestTrainer trainer({.backend = troupe::TorchConfig{.timeout_s = 1}, .num_workers = 2});
-  const auto results = trainer->run(
-      [](const troupe::Config& config) -> Json {
-        auto tensor = torch::ones({100000});
-        train::torch::all_reduce(tensor);
-        if (train::world_rank() == 0)
-          while (!std::filesystem::exists(config["late"].get<std::string>())) std::this_thread::yield();
-        const auto first = error_of([&] { train::torch::all_reduce(tensor); });
-        if (train::world_rank() == 1) std::ofstream(config["late"].get<std::string>()) << "";
-        const auto second = error_of([&] { train::torch::all_reduce(tensor); });
-        return {first.text, second.text};
-      },
-      {.config = {{"late", (trainer.folder() / "late").string()}}});
-  DOCTEST_CHECK(results[1][0].get<std::string>().find("for rank 0") != std::string::npos);
-  for (const auto& result : results) DOCTEST_CHECK(result[1].get<std::string>().find("timeout_s") != std::string::npos);
-  DOCTEST_CHECK(results[1][1].get<std::string>().find("let the function end") != std::string::npos);
+  for (auto transport : transports()) {
+    const std::string name = transport.name;
+    DOCTEST_CAPTURE(name);
+    transport.config.timeout_s = 2;
+    TestTrainer trainer({.backend = transport.config, .num_workers = 4});
+    // Rank 0 comes when rank 1 has given up. Nobody gets a sum, of none of the two.
+    const auto results = trainer->run(
+        [](const troupe::Config& config) -> Json {
+          auto tensor = torch::ones({100000});
+          train::torch::all_reduce(tensor);
+          if (train::world_rank() == 0)
+            while (!std::filesystem::exists(config["late"].get<std::string>())) std::this_thread::yield();
+          const auto first = error_of([&] { train::torch::all_reduce(tensor); });
+          if (train::world_rank() == 1) std::ofstream(config["late"].get<std::string>()) << "";
+          const auto second = error_of([&] { train::torch::all_reduce(tensor); });
+          return {first.text, second.text};
+        },
+        {.config = {{"late", (trainer.folder() / "late").string()}}});
+    DOCTEST_CHECK(results.size() == 4);
+    if (!transport.config.shared_memory) continue;  // Gloo closes its connections, and says so in its own words
+    const auto says = [&](int rank, int operation, const char* part) {
+      return results[static_cast<std::size_t>(rank)][static_cast<std::size_t>(operation)].get<std::string>().find(
+                 part) != std::string::npos;
+    };
+    DOCTEST_CHECK(says(1, 0, "for rank 0"));
+    for (int rank : {1, 3}) DOCTEST_CHECK(says(rank, 1, "let the function end"));
+  }
+}
+
+DOCTEST_TEST_CASE("a gradient bucket that waits too long names the rank that is late") {
+  for (auto transport : transports()) {
+    if (!transport.config.shared_memory) continue;  // Gloo does not know
+    const std::string name = transport.name;
+    DOCTEST_CAPTURE(name);
+    transport.config.timeout_s = 2;
+    TestTrainer trainer({.backend = transport.config, .num_workers = 3});
+    const auto results = trainer->run(
+        [](const troupe::Config& config) -> Json {
+          const std::filesystem::path given_up = config["given_up"].get<std::string>();
+          const auto buffer = troupe::TorchGroup::current("test")->collective()->make_buffer(1000, torch::kFloat);
+          if (train::world_rank() == 1)  // which never starts it, and stays until rank 0 has said so
+            while (!std::filesystem::exists(given_up)) std::this_thread::yield();
+          if (train::world_rank() != 0) return "";
+          buffer->start(1.0);
+          const auto error = error_of([&] { buffer->contribute(); });
+          std::ofstream(given_up) << "";
+          return error.text;
+        },
+        {.config = {{"given_up", (trainer.folder() / "given up").string()}}});
+    DOCTEST_CAPTURE(results[0].dump());
+    // Rank 2 has not started it either; between hosts rank 0 waits for those of its own.
+    const auto* late = transport.config.pretend_hosts > 0 ? "for rank 1: do all" : "for rank 1, 2: do all";
+    DOCTEST_CHECK(results[0].get<std::string>().find(late) != std::string::npos);
+  }
 }
 
 DOCTEST_TEST_CASE("a call that waits for a worker which dies ends at once, and the group forms again") {

@@ -17,7 +17,13 @@
 #include <thread>
 #include <vector>
 
+#include <troupe/error.hpp>
+
 #include "backends/shm_group.hpp"
+#include "test/unit/thrown.hpp"
+
+using troupe::test::contains;
+using troupe::test::thrown_by;
 
 namespace {
 
@@ -149,4 +155,35 @@ DOCTEST_TEST_CASE("nobody who gets the shared memory can shrink, grow or unseal 
     DOCTEST_CHECK(::fcntl(descriptor, F_ADD_SEALS, F_SEAL_WRITE) == -1);
   }
   DOCTEST_CHECK(region->part(1)[9'999] == std::byte{0});
+}
+
+DOCTEST_TEST_CASE("a wait that takes too long names those it waits for, and all that follows is refused") {
+  const auto make_group = [] {
+    return troupe::ShmGroup(
+        {.rank = 0, .members = {3, 5, 7}, .prefix = "test", .timeout = std::chrono::milliseconds(5)},
+        std::make_shared<CompleteStore>(), std::make_shared<Received>());
+  };
+  auto group = make_group();
+  const auto region = group.make_region(1);
+  const auto late = thrown_by([&] { group.wait(region->counter(0), 1, [] { return std::vector<int>{2}; }); });
+  DOCTEST_CAPTURE(late);
+  DOCTEST_CHECK(contains(late, "waited 5 ms (timeout_s) for rank 7: do all"));
+  for (const auto& refused :
+       {thrown_by([&] { group.arrive(region->counter(0)); }), thrown_by([&] { group.barrier(); })})
+    DOCTEST_CHECK(contains(refused, "let the function end"));
+  DOCTEST_CHECK(region->counter(0).load() == 0);
+  auto at_barrier = make_group();
+  DOCTEST_CHECK(contains(thrown_by([&] { at_barrier.barrier(); }), "for rank 5, 7: do all"));
+}
+
+DOCTEST_TEST_CASE("a rank that left an operation in the middle raises no counter any more") {
+  troupe::ShmGroup group({.rank = 0, .members = {0, 1}, .prefix = "test"}, std::make_shared<CompleteStore>(),
+                         std::make_shared<Received>());
+  const auto region = group.make_region(1);
+  group.arrive(region->counter(0));
+  group.leave_step(false);
+  DOCTEST_CHECK(contains(thrown_by([&] { group.arrive(region->counter(0)); }), "failed or took too long"));
+  DOCTEST_CHECK(region->counter(0).load() == 1);
+  group.leave_step(true);
+  DOCTEST_CHECK_THROWS_AS(group.barrier(), troupe::GroupLost);
 }
