@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/torch/gloo_group.hpp"
 
+#include <arpa/inet.h>
 #include <dirent.h>
+#include <ifaddrs.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -87,16 +89,54 @@ void for_each_tcp_socket(Visit&& visit) {
   ::closedir(folder);
 }
 
+/// As text; empty for other families.
+std::string address_of(const sockaddr* address) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (address && address->sa_family == AF_INET)
+    ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, text, sizeof text);
+  if (address && address->sa_family == AF_INET6)
+    ::inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr, text, sizeof text);
+  return text;
+}
+
+std::string own_address_of(int socket) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &length);
+  return address_of(reinterpret_cast<const sockaddr*>(&address));
+}
+
+using Addresses = std::set<std::string>;
+
+/// Of the interface that Gloo was given the name or an address of: what it connects from may be any of them. None if
+/// it is not known.
+Addresses addresses_on(const std::string& interface) {
+  Addresses found;
+  ifaddrs* all = nullptr;
+  if (::getifaddrs(&all) != 0) return found;
+  std::string name = interface;
+  for (const auto* one = all; one; one = one->ifa_next)
+    if (address_of(one->ifa_addr) == interface) name = one->ifa_name;
+  for (const auto* one = all; one; one = one->ifa_next)
+    if (one->ifa_name == name && !address_of(one->ifa_addr).empty()) found.insert(address_of(one->ifa_addr));
+  ::freeifaddrs(all);
+  return found;
+}
+
 using Inodes = std::set<unsigned long>;
 
-Inodes tcp_sockets() {
+/// Those that belong to one of the addresses; without any, all.
+Inodes tcp_sockets(const Addresses& on = {}) {
   Inodes inodes;
-  for_each_tcp_socket([&](int, unsigned long inode, bool) { inodes.insert(inode); });
+  for_each_tcp_socket([&](int fd, unsigned long inode, bool) {
+    if (on.empty() || on.contains(own_address_of(fd))) inodes.insert(inode);
+  });
   return inodes;
 }
 
 /// Ranks that are threads share their descriptors, so groups of one process are made one after the other: what opens
-/// during a group's turn is its own. All ranks of a group share its turn, which the first one begins.
+/// on Gloo's interface during a group's turn is its own. All ranks of a group share its turn, which the first one
+/// begins.
 class Turn {
 public:
   explicit Turn(const std::string& group) {
@@ -113,10 +153,10 @@ public:
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
 
-  static Inodes opened() {
+  static Inodes opened(const Addresses& on) {
     std::lock_guard lock(mutex);
     Inodes inodes;
-    for (auto inode : tcp_sockets())
+    for (auto inode : tcp_sockets(on))
       if (!before.contains(inode)) inodes.insert(inode);
     return inodes;
   }
@@ -199,7 +239,7 @@ void GlooGroup::form() {
   // The sockets of all: they are aborted together anyway.
   if (!options_.own_process) meet(*store_, options_.prefix + "/formed", world_rank(), members(), options_.timeout);
   std::lock_guard lock(making_->mutex);
-  making_->sockets = Turn::opened();
+  making_->sockets = Turn::opened(addresses_on(options_.interface));
   if (making_->aborted) {
     shut_down(making_->sockets);
     throw GroupLost(lost);
@@ -216,7 +256,7 @@ c10::intrusive_ptr<c10d::ProcessGroup> GlooGroup::make(const c10::intrusive_ptr<
     try {
       const auto device = device_on(options.interface);
       group = torch_compat::make_gloo(store, options.rank, static_cast<int>(options.members.size()), device,
-                                      options.timeout);
+                                      options.timeout, options.for_gpus);
     } catch (...) {
       error = std::current_exception();
     }

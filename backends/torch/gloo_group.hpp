@@ -21,6 +21,7 @@ struct GlooGroupOptions {
   std::string interface = "127.0.0.1";  ///< address, or name of an interface
   std::chrono::milliseconds timeout{60000};
   bool own_process = true;  ///< false: other ranks live in this process
+  bool for_gpus = false;    ///< tensors of GPUs too
 };
 
 class GlooGroup {

@@ -74,10 +74,12 @@ inline GlooDevice make_gloo_device(const std::string& interface) {
                     : c10d::ProcessGroupGloo::createDeviceForInterface(interface);
 }
 
-/// Connects to all others.
+/// Connects to all others. `for_gpus`: takes tensors of GPUs too, which it stages through the CPU (1.13 takes them
+/// anyway).
 inline c10::intrusive_ptr<c10d::ProcessGroup> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                                         int size, const GlooDevice& device,
-                                                        std::chrono::milliseconds timeout) {
+                                                        std::chrono::milliseconds timeout,
+                                                        [[maybe_unused]] bool for_gpus) {
   constexpr std::chrono::milliseconds longest_connect(20'000);  // whoever is left behind in it ends then
   auto options = c10d::ProcessGroupGloo::Options::create(std::min(timeout, longest_connect));
   options->devices.push_back(device);
@@ -89,8 +91,9 @@ inline c10::intrusive_ptr<c10d::ProcessGroup> make_gloo(const c10::intrusive_ptr
 #else
   auto group = c10::make_intrusive<c10d::ProcessGroup>(store, rank, size);
   group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
-  group->setBackend(c10::kCPU, c10d::ProcessGroup::BackendType::GLOO,
-                    c10::static_intrusive_pointer_cast<c10d::Backend>(gloo));
+  const auto backend = c10::static_intrusive_pointer_cast<c10d::Backend>(gloo);
+  group->setBackend(c10::kCPU, c10d::ProcessGroup::BackendType::GLOO, backend);
+  if (for_gpus) group->setBackend(c10::kCUDA, c10d::ProcessGroup::BackendType::GLOO, backend);
   return group;
 #endif
 }

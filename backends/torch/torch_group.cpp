@@ -34,7 +34,7 @@ std::chrono::milliseconds timeout_of(const TorchConfig& config) {
 }
 
 std::shared_ptr<GlooGroup> make_gloo(const TorchConfig& config, const BackendContext& context, const std::string& name,
-                                     int member, std::vector<int> members) {
+                                     int member, std::vector<int> members, bool for_gpus = false) {
   GlooGroupOptions options;
   options.rank = member;
   options.members = std::move(members);
@@ -43,6 +43,7 @@ std::shared_ptr<GlooGroup> make_gloo(const TorchConfig& config, const BackendCon
   options.interface = !config.interface.empty() ? config.interface : one_host ? "127.0.0.1" : detail::node_ip();
   options.timeout = timeout_of(config);
   options.own_process = context.own_process;
+  options.for_gpus = for_gpus;
   return std::make_shared<GlooGroup>(std::move(options), context.store);
 }
 
@@ -94,7 +95,7 @@ TorchGroup::TorchGroup(const TorchConfig& config, BackendContext context)
       device_(device_of_worker(context_.local_rank, config.gpus_per_worker)),
       everybody_(static_cast<std::size_t>(context_.world_size)) {
   std::iota(everybody_.begin(), everybody_.end(), 0);
-  if (context_.store) gloo_ = make_gloo(config_, context_, "all", rank(), everybody_);
+  if (context_.store) gloo_ = make_gloo(config_, context_, "all", rank(), everybody_, device_.is_cuda());
   // Said now, not at the first operation in the middle of a run.
   const bool on_gpus = device_.is_cuda() && context_.world_size > 1;
   if (on_gpus && config_.backend == "gloo")
