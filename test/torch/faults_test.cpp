@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that die or throw in the middle of collectives, on every transport.
 #include <signal.h>
+#include <sys/socket.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <barrier>
 #include <chrono>
+#include <cstdlib>
 #include <ctime>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <initializer_list>
@@ -18,6 +22,7 @@
 #include <troupe/torch_c10d.hpp>
 #include <troupe/troupe.hpp>
 
+#include "backends/torch/torch_group.hpp"
 #include "test/torch/faults_host.hpp"
 #include "test/torch/transports.hpp"
 
@@ -43,14 +48,27 @@ void note_lost(const std::filesystem::path& folder) {
   std::ofstream(folder / ("lost" + std::to_string(train::world_rank()))) << now_ms() - ended_at;
 }
 
-/// Ranks were freed. How fast is printed, not checked: that is for a machine that does nothing else.
-void check_lost(const std::filesystem::path& folder, const char* transport, std::initializer_list<const char*> ranks) {
+/// Ranks were freed. After how many milliseconds the last of them was.
+double check_lost(const std::filesystem::path& folder, const char* transport,
+                  std::initializer_list<const char*> ranks) {
+  double slowest = 0;
   for (const char* rank : ranks) {
     double after_ms = -1;
     std::ifstream(folder / rank) >> after_ms;
     DOCTEST_CHECK(after_ms >= 0);
     DOCTEST_MESSAGE(std::string(transport), ": ", std::string(rank), " after ", after_ms, " ms");
+    slowest = std::max(slowest, after_ms);
   }
+  return slowest;
+}
+
+/// Ranks are free within 100 ms, in a scenario that gives what check_lost() gave. The best of three counts: a machine
+/// that has more to do is late now and then.
+template <class Scenario>
+void check_freed_soon(Scenario&& scenario) {
+  double best = scenario();
+  for (int more = 0; more < 2 && best >= 100; ++more) best = std::min(best, scenario());
+  if (std::getenv("TROUPE_SANITIZED") == nullptr) DOCTEST_CHECK(best < 100);
 }
 
 /// Rank 1 is killed by another thread of its process while all ranks reduce again and again; only in the first attempt.
@@ -99,9 +117,7 @@ Json mapped_groups() {
 }  // namespace
 
 DOCTEST_TEST_CASE("a rank killed in the middle of an all_reduce frees the others, and the group forms again") {
-  for (const auto& transport : transports()) {
-    const std::string name = transport.name;
-    DOCTEST_CAPTURE(name);
+  const auto kill_one = [](const Transport& transport) {
     TestTrainer trainer({.backend = transport.config, .num_workers = 3});
     trainer->start();
     const auto pids = trainer->worker_pids();
@@ -114,7 +130,7 @@ DOCTEST_TEST_CASE("a rank killed in the middle of an all_reduce frees the others
     DOCTEST_CHECK(results[0] == pids[0]);
     DOCTEST_CHECK(results[1] != pids[1]);
     DOCTEST_CHECK(results[2] == pids[2]);
-    check_lost(trainer.folder(), transport.name, {"lost0", "lost2"});
+    const auto slowest = check_lost(trainer.folder(), transport.name, {"lost0", "lost2"});
     // Nothing is left of the group that was lost.
     // An operation over Gloo that was left behind may hold its memory a moment longer.
     const auto deadline = std::chrono::steady_clock::now() + patience;
@@ -125,11 +141,17 @@ DOCTEST_TEST_CASE("a rank killed in the middle of an all_reduce frees the others
     bool equal = equally_many();
     while (!equal && std::chrono::steady_clock::now() < deadline) equal = equally_many();
     DOCTEST_CHECK(equal);
+    return slowest;
+  };
+  for (const auto& transport : transports()) {
+    const std::string name = transport.name;
+    DOCTEST_CAPTURE(name);
+    check_freed_soon([&] { return kill_one(transport); });
   }
 }
 
 DOCTEST_TEST_CASE("an exception on one rank frees the others and is the reason of the failure") {
-  on_every_transport(3, [](const troupe::TrainerOptions& options) {
+  const auto fail_once = [](const troupe::TrainerOptions& options) {
     TestTrainer trainer(options);
     trainer->start();
     const auto pids = trainer->worker_pids();
@@ -153,14 +175,17 @@ DOCTEST_TEST_CASE("an exception on one rank frees the others and is the reason o
     });
     DOCTEST_CHECK(error.rank == 2);
     DOCTEST_CHECK(error.says("bad batch"));
-    check_lost(trainer.folder(), "an exception", {"lost0", "lost1"});
+    const auto slowest = check_lost(trainer.folder(), "an exception", {"lost0", "lost1"});
     DOCTEST_CHECK(trainer->worker_pids() == pids);
     const auto again = trainer->run([]() -> Json {
       auto tensor = torch::ones({10}, train::torch::get_device());
       return train::torch::all_reduce(tensor).sum().item<double>();
     });
     for (const auto& result : again) DOCTEST_CHECK(result == 30);
-  });
+    return slowest;
+  };
+  on_every_transport(
+      3, [&](const troupe::TrainerOptions& options) { check_freed_soon([&] { return fail_once(options); }); });
 }
 
 DOCTEST_TEST_CASE("a plain c10d loop whose peer is killed runs again, though c10d throws what it likes") {
@@ -177,6 +202,33 @@ DOCTEST_TEST_CASE("a plain c10d loop whose peer is killed runs again, though c10
       },
       {.config = {{"folder", trainer.folder().string()}}});
   for (const auto& result : results) DOCTEST_CHECK(result == 81000);
+}
+
+DOCTEST_TEST_CASE("sockets that another thread opens while Gloo forms are none of the group's") {
+  TestTrainer trainer({.backend = troupe::TorchConfig{.timeout_s = 20}, .num_workers = 2});
+  const auto results = trainer->run([]() -> Json {
+    std::atomic<bool> formed{false};
+    std::deque<int> open;
+    std::thread other([&] {
+      while (!formed) {
+        open.push_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        if (open.size() < 50) continue;
+        ::close(open.front());
+        open.pop_front();
+      }
+    });
+    train::torch::process_group();
+    formed = true;
+    other.join();
+    for (int socket : open) ::close(socket);
+    const bool lost = troupe::TorchGroup::current("test")->has_lost_peers();
+    train::torch::barrier();  // nobody ends its connections before all have looked
+    return {{"opened", open.size()}, {"lost", lost}};
+  });
+  for (const auto& result : results) {
+    DOCTEST_CHECK(result["opened"] > 0);
+    DOCTEST_CHECK(result["lost"] == false);
+  }
 }
 
 DOCTEST_TEST_CASE("a rank killed while the group forms or during backward frees the others") {
