@@ -120,7 +120,7 @@ void PreparedModels::check_not_shared(const detail::RankData& rank, const Module
   std::set<const c10::TensorImpl*> taken;
   for (const auto& [other, entry] : of(rank)) {
     if (other.get() == &module || !entry.reducer) continue;
-    for (const auto& parameter : other->parameters()) taken.insert(parameter.unsafeGetTensorImpl());
+    for (const auto& parameter : entry.reducer->parameters()) taken.insert(parameter.value.unsafeGetTensorImpl());
   }
   for (const auto& item : module.named_parameters())
     if (item.value().requires_grad() && taken.contains(item.value().unsafeGetTensorImpl()))
@@ -185,6 +185,8 @@ void PreparedModels::attach(detail::RankData& rank, const std::shared_ptr<Collec
     const auto tensors = module->parameters();
     if (std::any_of(tensors.begin(), tensors.end(), [&](const auto& tensor) { return tensor.device() != device; }))
       module->to(device);
+    // Nobody looked while there was one worker alone.
+    if (collective && entry.options.wrap_ddp) check_not_shared(rank, *module);
     set_reducer(module.get(), collective ? make_reducer(*module, entry.options, rank, collective) : nullptr);
   }
 }

@@ -32,7 +32,6 @@ public:
   /// Makes the reducer if there is a collective, which is collective then.
   void add(detail::RankData& rank, const std::shared_ptr<Module>& module,
            const train::torch::PrepareModelOptions& options, const std::shared_ptr<Collective>& collective);
-  void check_not_shared(const detail::RankData& rank, const Module& module);
   /// That model, and those that are no more: before another needs the room.
   void forget(const Module* module);
   /// Null if there is none, or nobody to reduce with.
@@ -59,6 +58,7 @@ private:
     std::shared_ptr<Reducer> reducer;
   };
   std::vector<std::pair<std::shared_ptr<Module>, Entry>> of(const detail::RankData& rank);
+  void check_not_shared(const detail::RankData& rank, const Module& module);
   void set_reducer(const Module* module, std::shared_ptr<Reducer> reducer);
 
   std::mutex mutex_;

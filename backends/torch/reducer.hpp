@@ -60,6 +60,7 @@ public:
   int last_active_rank() const { return root_; }
 
   Collective& collective() const { return *collective_; }
+  const std::vector<NamedParameter>& parameters() const { return parameters_; }
 
 private:
   struct Bucket;

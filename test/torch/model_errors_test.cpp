@@ -68,6 +68,22 @@ DOCTEST_TEST_CASE("two prepared models that train the same parameter are refused
     DOCTEST_CHECK(texts[0].get<std::string>().find("parameter 0.weight is trained by another model") == 0);
 }
 
+DOCTEST_TEST_CASE("a parameter that was frozen when its first model was prepared may be trained by a second one") {
+  TestTrainer trainer({.backend = "torch", .num_workers = 2});
+  const auto results = trainer->run([]() -> Json {
+    auto shared = small_layer();
+    nn::Sequential one(shared, small_layer()->clone());
+    nn::Sequential other(shared);
+    for (auto& parameter : shared->parameters()) parameter.requires_grad_(false);
+    train::torch::prepare_model(one);
+    for (auto& parameter : shared->parameters()) parameter.requires_grad_(true);
+    train::torch::prepare_model(other);
+    (other->forward(torch::ones({1, 3})) * (1 + train::world_rank())).sum().backward();
+    return values_of(shared->bias.grad());
+  });
+  for (const auto& gradient : results) DOCTEST_CHECK(gradient == Json(Values(gradient.size(), 1.5)));
+}
+
 DOCTEST_TEST_CASE("a loss that is not a number on one rank shows in the norm, and an option names parameter and rank") {
   const auto body = [](const Config& config) -> Json {
     auto layer = train::torch::prepare_model(small_layer(), {.check_gradients = config["check"].get<bool>()});

@@ -196,6 +196,22 @@ DOCTEST_TEST_CASE("a model gets a new reducer with a new group, also when a back
   }
 }
 
+DOCTEST_TEST_CASE(
+    "models that train the same parameter and were prepared by one worker alone are refused when others come") {
+  const auto results = run_on(2, true, []() -> Json {
+    auto& rank = troupe::detail::Session::require("test")->data();
+    auto& models = troupe::PreparedModels::instance();
+    torch::nn::Linear shared(2, 2);
+    torch::nn::Sequential one(shared);
+    torch::nn::Sequential other(shared);
+    models.add(rank, one.ptr(), {}, nullptr);
+    models.add(rank, other.ptr(), {}, nullptr);
+    return error_of([&] { models.attach(rank, troupe::TorchGroup::current("test")->collective()); }).text;
+  });
+  for (const auto& text : results)
+    DOCTEST_CHECK(text.get<std::string>().find("parameter 0.weight is trained by another model") == 0);
+}
+
 DOCTEST_TEST_CASE("a loader that counts steps begins epochs by itself, and is dealt out anew in the middle of one") {
   const auto results = run_on(2, true, []() -> Json {
     const auto numbers = torch::arange(20);
