@@ -60,3 +60,22 @@ DOCTEST_TEST_CASE("OMP_NUM_THREADS of the program wins over the share of the cor
   TestTrainer trainer({.backend = "torch", .num_workers = 1, .resources_per_worker = {{"CPU", 3}}});
   DOCTEST_CHECK(trainer->run(troupe::fn<threads_of_worker>)[0] == Json{{2, 2}, {2, 2}});
 }
+
+DOCTEST_TEST_CASE("workers whose threads would spin for each other's cores are warned of, unless a policy was chosen") {
+  const EnvironmentGuard no_number("OMP_NUM_THREADS", nullptr);
+  const EnvironmentGuard no_count("GOMP_SPINCOUNT", nullptr);
+  const auto log_of_start = [](const char* policy) {
+    const EnvironmentGuard chosen("OMP_WAIT_POLICY", policy);
+    CapturedOutput captured(2);
+    const int threads = troupe::detail::core_count() + 1;
+    TestTrainer trainer(
+        {.backend = "torch", .num_workers = 2, .resources_per_worker = {{"CPU", static_cast<double>(threads)}}});
+    trainer->start();
+    trainer->shutdown();
+    return captured.text();
+  };
+  const auto warned = log_of_start(nullptr);
+  DOCTEST_CHECK_MESSAGE(warned.find("start the program with OMP_WAIT_POLICY=PASSIVE") != std::string::npos, warned);
+  const auto chosen = log_of_start("PASSIVE");
+  DOCTEST_CHECK_MESSAGE(chosen.find("OMP_WAIT_POLICY") == std::string::npos, chosen);
+}
