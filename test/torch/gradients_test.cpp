@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "test/torch/model_support.hpp"
+#include "test/torch/transports.hpp"
 
 namespace train = troupe::train;
 namespace nn = torch::nn;
@@ -416,4 +417,41 @@ DOCTEST_TEST_CASE("gradients of every size and layout are summed in rank order, 
       for (const auto& wrong : run_on(workers, true, troupe::fn<wrong_bits>, {{"bucket_bytes", bucket_bytes}}))
         DOCTEST_CHECK(wrong == Json::array());
     }
+}
+
+namespace {
+
+/// Ten steps of SGD on batches of twelve samples, whatever the number of workers; all parameters.
+Json train_on_shares(const Config& config) {
+  nn::Sequential net(nn::Linear(4, 8), nn::Tanh(), nn::Linear(8, 2));
+  fill(*net);
+  torch::optim::SGD optimizer(net->parameters(), 0.1);
+  train::torch::PrepareModelOptions options;
+  options.bucket_bytes = 64;
+  if (config["hook"] == "fp16") options.comm_hook = train::torch::CommHook::fp16;
+  net = train::torch::prepare_model(net, options);
+  const auto x = waves({24, 4}, 1);
+  const auto y = waves({24, 2}, 2);
+  auto loader = train::torch::prepare_data_loader({x, y}, {.batch_size = 12 / train::world_size()});
+  for (int epoch = 0; epoch < 5; ++epoch)
+    for (auto& [inputs, targets] : loader) {
+      optimizer.zero_grad();
+      torch::mse_loss(net->forward(inputs), targets).backward();
+      optimizer.step();
+    }
+  return parameters_of(*net);
+}
+
+}  // namespace
+
+TROUPE_TRANSPORT_CASE("a prepared model trains alike on every transport", 3) {
+  static const auto alone = run_on(1, true, troupe::fn<train_on_shares>, {{"hook", "none"}})[0].get<Values>();
+  TestTrainer trainer(options);
+  for (const auto& [hook, tolerance] : {std::pair{"none", 1e-5}, std::pair{"fp16", 1e-2}}) {
+    const auto results = trainer->run(troupe::fn<train_on_shares>, {.config = {{"hook", hook}}});
+    for (const auto& parameters : results) {
+      DOCTEST_CHECK(parameters == results[0]);
+      DOCTEST_CHECK(largest_difference(parameters.get<Values>(), alone) < tolerance);
+    }
+  }
 }

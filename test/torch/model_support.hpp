@@ -18,7 +18,7 @@ namespace troupe::test {
 using Values = std::vector<double>;
 
 inline Values values_of(const at::Tensor& tensor) {
-  const auto flat = tensor.detach().to(::torch::kDouble).contiguous().flatten();
+  const auto flat = tensor.detach().cpu().to(::torch::kDouble).contiguous().flatten();
   return {flat.data_ptr<double>(), flat.data_ptr<double>() + flat.numel()};
 }
 

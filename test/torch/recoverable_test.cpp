@@ -196,8 +196,7 @@ DOCTEST_TEST_CASE("a model gets a new reducer with a new group, also when a back
   }
 }
 
-DOCTEST_TEST_CASE(
-    "models that train the same parameter and were prepared by one worker alone are refused when others come") {
+DOCTEST_TEST_CASE("models that share a trained parameter and were prepared alone are refused when others come") {
   const auto results = run_on(2, true, []() -> Json {
     auto& rank = troupe::detail::Session::require("test")->data();
     auto& models = troupe::PreparedModels::instance();
