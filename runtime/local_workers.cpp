@@ -208,11 +208,11 @@ void LocalWorkers::run(const std::shared_ptr<detail::Run>& run, const engine::Re
   try {
     run_attempts(run, limits);
   } catch (const std::exception& error) {  // of the journal or the checkpoints: whoever waits for the run hears of it
-    finish(*run, detail::failed_run(ErrorCode::io, error.what()));
+    end_run(*run, detail::failed_run(ErrorCode::io, error.what()));
   }
 }
 
-void LocalWorkers::finish(detail::Run& run, detail::RunResult result) {
+void LocalWorkers::end_run(detail::Run& run, detail::RunResult result) {
   running_ = false;  // before anybody hears of the end, and calls
   run.finish(std::move(result));
 }
@@ -246,7 +246,7 @@ void LocalWorkers::run_attempts(const std::shared_ptr<detail::Run>& run, const e
         auto outcome = std::move(finish->outcome);
         Json result;
         if (!last_.failed && !last_.stopped) result = detail::unpack(last_.payload);
-        return finish(*run, {std::move(outcome), {std::move(result)}});
+        return end_run(*run, {std::move(outcome), {std::move(result)}});
       }
     const auto number = control->locked([](engine::RunMachine& machine) { return machine.attempt(); });
     const auto generation = journal.next_generation();

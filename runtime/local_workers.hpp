@@ -34,7 +34,7 @@ public:
   void end();
 
 private:
-  void finish(detail::Run& run, detail::RunResult result);
+  void end_run(detail::Run& run, detail::RunResult result);
   void run_attempts(const std::shared_ptr<detail::Run>& run, const engine::RetryLimits& limits);
 
   std::function<void(std::chrono::milliseconds)> shut_down_;
