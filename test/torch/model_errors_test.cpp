@@ -55,7 +55,7 @@ DOCTEST_TEST_CASE("two prepared models that train the same parameter are refused
   TestTrainer trainer({.backend = "torch", .num_workers = 2});
   const auto results = trainer->run([]() -> Json {
     auto shared = small_layer();
-    nn::Sequential one(shared, small_layer()->clone());
+    nn::Sequential one(shared, small_layer());
     nn::Sequential other(shared);
     train::torch::prepare_model(one);
     Json texts = {error_of([&] { train::torch::prepare_model(other); }).text};
@@ -72,7 +72,7 @@ DOCTEST_TEST_CASE("a parameter that was frozen when its first model was prepared
   TestTrainer trainer({.backend = "torch", .num_workers = 2});
   const auto results = trainer->run([]() -> Json {
     auto shared = small_layer();
-    nn::Sequential one(shared, small_layer()->clone());
+    nn::Sequential one(shared, small_layer());
     nn::Sequential other(shared);
     for (auto& parameter : shared->parameters()) parameter.requires_grad_(false);
     train::torch::prepare_model(one);
