@@ -432,9 +432,11 @@ bool GroupMachine::is_coming_up(const Slot& s) const {
 }
 
 void GroupMachine::tick_starting(Time now, GroupActions& actions) {
-  for (int rank = 0; rank < places(); ++rank) {
+  std::vector<int> late_ranks;  // of this moment: the first one may end what the others came up for
+  for (int rank = 0; rank < places(); ++rank)
+    if (is_coming_up(slot(rank)) && now >= slot(rank).start_deadline) late_ranks.push_back(rank);
+  for (int rank : late_ranks) {
     auto& s = slot(rank);
-    if (!is_coming_up(s) || now < s.start_deadline) continue;
     if (!s.member) {
       give_up_newcomer(rank, now, actions);
       continue;
@@ -448,12 +450,13 @@ void GroupMachine::tick_starting(Time now, GroupActions& actions) {
                      {}};
     };
     if (s.state == State::running) {
+      if (attempt_ != Attempt::regrouping) continue;  // another one was late as well
       // The others do not wait for it any longer; all begin at a checkpoint.
       auto failure = late("its function has not come to the point where it could join the others");
       failure.kind = FailureKind::worker_lost;
       note_failure(std::move(failure));
       fall_back(now, actions);
-      return;
+      continue;
     }
     if (limits_.can_kill)
       kill(rank, actions);
