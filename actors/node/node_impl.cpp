@@ -193,6 +193,8 @@ void Node::Impl::run() {
       handle(events[i].data.u64);
     }
     deliver(lock);
+    find_causes();
+    deliver(lock);
     if (exiting_) {
       park(lock);
     }

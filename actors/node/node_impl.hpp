@@ -91,6 +91,7 @@ private:
   void send_signal(Token token, WorkerRecord& record, int signal_number);
   void deliver_later(Token token, const WorkerRecord& record, ProcessEvent event);
   void tell_deaths();
+  void find_causes();
   void worker_ended(Records::iterator worker, ProcessEvent event);
   void relay_descriptor(Token token, WorkerRecord& from);
   WorkerRecord* find_rank(std::uint64_t group, int rank);
@@ -116,7 +117,8 @@ private:
   Records workers_;
   std::deque<DeadWorker> dead_;  ///< newest last
   std::vector<Delivery> deliveries_;
-  std::vector<Token> dying_;  ///< seen by the death watch, not told yet
+  std::vector<Token> dying_;      ///< seen by the death watch, not told yet
+  std::vector<Token> uncertain_;  ///< told, but not yet what of
   std::deque<PendingFork> forks_;
   ForkServer server_;
   bool server_said_hello_ = false;

@@ -138,23 +138,34 @@ void Node::Impl::deliver_later(Token token, const WorkerRecord& record, ProcessE
 
 // A process that the fork server has not told of yet is not known to anybody; its end will be.
 void Node::Impl::tell_deaths() {
-  if (dying_.empty()) {
+  for (const auto token : std::exchange(dying_, {})) {
+    if (const auto worker = workers_.find(token); worker != workers_.end() && worker->second.pid >= 0) {
+      deliver_later(token, worker->second, {ProcessEvent::Kind::dying, worker->second.pid, 0, ""});
+      uncertain_.push_back(token);
+    }
+  }
+}
+
+// Behind the news itself: to look takes longer, and others wait in collectives of the dead.
+void Node::Impl::find_causes() {
+  if (uncertain_.empty()) {
     return;
   }
   handle_server();  // its own end is the cause, if it has come
-  for (const auto token : std::exchange(dying_, {})) {
+  for (const auto token : std::exchange(uncertain_, {})) {
     const auto worker = workers_.find(token);
-    if (worker == workers_.end() || worker->second.pid < 0) {
+    if (worker == workers_.end()) {
       continue;
     }
     auto& record = worker->second;
     auto cause = dying_text(record);
-    if (!cause.empty()) {  // it may be replaced now
-      record.output.read_pending(printer_);  // its last words, for who asks for them
-      record.output.end_partial_lines(printer_);
-      unwatch(record.descriptors.get());
-      record.descriptors.reset();  // what is sent to its rank is for its successor
+    if (cause.empty()) {
+      continue;
     }
+    record.output.read_pending(printer_);  // its last words, for who asks for them
+    record.output.end_partial_lines(printer_);
+    unwatch(record.descriptors.get());
+    record.descriptors.reset();  // what is sent to its rank is for its successor
     deliver_later(token, record, {ProcessEvent::Kind::dying, record.pid, 0, std::move(cause)});
   }
 }

@@ -110,16 +110,19 @@ DOCTEST_TEST_CASE("the death of a worker of two gigabytes is told before its exi
   // Milliseconds; the bound is for a machine that has other things to do.
   DOCTEST_CHECK(std::chrono::steady_clock::now() - killed < std::chrono::seconds(10));
   DOCTEST_CHECK(dying.pid == pid);
-  if (has_room) {  // a smaller one may be gone by the time somebody looks
-    DOCTEST_CHECK(dying.text == "killed by SIGKILL (out of memory?)");
-  }
+  DOCTEST_CHECK(dying.text.empty());
   DOCTEST_CHECK_FALSE(dying.is_end());
   DOCTEST_CHECK(worker.wait_end().text == "killed by SIGKILL (out of memory?)");
   const auto events = worker.events();
-  DOCTEST_REQUIRE(events.size() == 3);
+  DOCTEST_REQUIRE(events.size() >= 3);
   DOCTEST_CHECK(events[0].kind == Kind::forked);
   DOCTEST_CHECK(events[1].kind == Kind::dying);
-  DOCTEST_CHECK(events[2].kind == Kind::signaled);
+  DOCTEST_CHECK(events.back().kind == Kind::signaled);
+  if (has_room) {  // a smaller one may be gone by the time somebody looks
+    DOCTEST_REQUIRE(events.size() == 4);
+    DOCTEST_CHECK(events[2].kind == Kind::dying);
+    DOCTEST_CHECK(events[2].text == "killed by SIGKILL (out of memory?)");
+  }
 }
 
 DOCTEST_TEST_CASE("a death watch tells who died, and only that") {
