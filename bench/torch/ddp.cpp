@@ -110,10 +110,9 @@ void add_rounds(Rates& rates, int workers, const std::string& model, int rounds,
 void bench_overhead(const Output& output) {
   Rates rates;
   add_rounds(rates, 1, "mlp", 60, 10);
-  std::vector<double> percent;
-  for (std::size_t i = 0; i < rates.plain.size(); ++i)
-    percent.push_back((rates.plain[i] / rates.prepared[i] - 1) * 100);
-  output.add({"ddp.overhead.w1", median(percent), "%", percent.size(), 1, Figure::Better::lower});
+  // Of the faster half: what else the machine does only takes away from a rate, more than what is looked for.
+  const double percent = (percentile(rates.plain, 0.75) / percentile(rates.prepared, 0.75) - 1) * 100;
+  output.add({"ddp.overhead.w1", percent, "%", rates.plain.size(), 1, Figure::Better::lower});
 }
 
 }  // namespace
