@@ -169,7 +169,7 @@ private:
   std::vector<Rank> ranks_;
   std::optional<SparePool> spares_;
   std::optional<Clock::time_point> refill_at_;  // spares are missing
-  std::set<node::Token> dying_;  // replaced, but not gone yet
+  std::set<node::Token> dying_;                 // replaced, but not gone yet
   std::unique_ptr<engine::GroupMachine> machine_;
   std::optional<std::vector<int>> stuck_ranks_;  // set when the group is gone
   std::unique_ptr<engine::RankWatch> watch_;

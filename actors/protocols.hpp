@@ -490,9 +490,8 @@ using TrainerActor = caf::typed_actor<
     compat::on<local::ShutDown>::no_reply,
     // News of the group.
     compat::on<local::GroupUp>::no_reply, compat::on<local::AttemptOver>::no_reply,
-    compat::on<local::Progress>::no_reply, compat::on<local::AskToGoOn>::no_reply,
-    compat::on<local::WentOn>::no_reply, compat::on<local::GroupDecided>::no_reply,
-    compat::on<local::GroupOver>::no_reply,
+    compat::on<local::Progress>::no_reply, compat::on<local::AskToGoOn>::no_reply, compat::on<local::WentOn>::no_reply,
+    compat::on<local::GroupDecided>::no_reply, compat::on<local::GroupOver>::no_reply,
     // News of the checkpoints.
     compat::on<local::AttemptPrepared>::no_reply, compat::on<local::CheckpointsClosed>::no_reply,
     // A deadline may have passed.

@@ -128,9 +128,7 @@ public:
   /// Nobody takes them for now.
   void consume_elsewhere() { consumer_ = std::thread::id(); }
   /// The run may not end unless this thread takes its rounds.
-  bool waits_for_this_thread() const {
-    return consumer_ == std::this_thread::get_id() && !stop_asked_ && !finished();
-  }
+  bool waits_for_this_thread() const { return consumer_ == std::this_thread::get_id() && !stop_asked_ && !finished(); }
   /// Waits for the next round; false when the run has finished and all rounds were taken, or there is no more time.
   bool next_round(std::vector<Json>& results, ResultInfo& info);
   /// Asks for the end. When it has finished: an interrupt counts until the consumer has concluded it, nothing else

@@ -97,9 +97,8 @@ private:
       received += 1;
       const auto runs = active_runs();
       // The second one ends runs at once: those that cannot be ended so, together with the program.
-      const bool all_obey = std::all_of(runs.begin(), runs.end(), [](const auto& run) {
-        return run->spec.can_end_at_once || run->finished();
-      });
+      const bool all_obey = std::all_of(runs.begin(), runs.end(),
+                                        [](const auto& run) { return run->spec.can_end_at_once || run->finished(); });
       if (received > (all_obey ? 2 : 1)) {
         ::signal(byte, SIG_DFL);
         ::kill(::getpid(), byte);

@@ -122,10 +122,11 @@ Json PyTorchTrainer::train(const PassOptions& options) {
     for (const auto* key : {"_timestamp", "_current_checkpoint_id"}) state_->erase(key);
   }
   if (next_pass() == pass)
-    throw Error(ErrorCode::io,
-                fmt::format("pass {} was trained, but its state could not be saved and is lost; the next train() makes it "
-                            "again. {}",
-                            pass + 1, fmt::join(trainer_->checkpoint_errors(), "; ")));
+    throw Error(
+        ErrorCode::io,
+        fmt::format("pass {} was trained, but its state could not be saved and is lost; the next train() makes it "
+                    "again. {}",
+                    pass + 1, fmt::join(trainer_->checkpoint_errors(), "; ")));
   return statistics;
 }
 

@@ -9,8 +9,8 @@
 
 namespace troupe::node {
 
-/// As wait() will give it. Empty if it ends with status 0 (which cannot be told from one that lives), if it is not known
-/// yet, and for one that is dead already: its end is told anyway.
+/// As wait() will give it. Empty if it ends with status 0 (which cannot be told from one that lives), if it is not
+/// known yet, and for one that is dead already: its end is told anyway.
 std::optional<int> dying_status(pid_t pid, int pidfd);
 
 }  // namespace troupe::node

@@ -22,9 +22,9 @@ struct ProcessEvent {
     signaled,   ///< value: signal
     stopped,    ///< SIGSTOP and the like; value: signal
     continued,  ///< value: unused
-    dying,      ///< its end is certain, and follows; told of big processes above all, may be missing; once more with the
-                ///< cause as `text`, if that is known before the end
-    failed,     ///< could not be forked; `text` says why
+    dying,   ///< its end is certain, and follows; told of big processes above all, may be missing; once more with the
+             ///< cause as `text`, if that is known before the end
+    failed,  ///< could not be forked; `text` says why
   };
   Kind kind = Kind::failed;
   pid_t pid = -1;

@@ -359,15 +359,15 @@ private:
     const bool between_steps = !kept_ || (took_over_ && !newcomer_);
     if (has_state_ && (by_hand_ || between_steps)) counters_ = session_->counters();
     if (has_state_ && kept_) {
-      const auto touched =
-          std::find_if(parts_.begin(), parts_.end(), [&](const auto& part) {
-            return part.second->touched() || (may_have_stepped && part.second->is_blind());
-          });
+      const auto touched = std::find_if(parts_.begin(), parts_.end(), [&](const auto& part) {
+        return part.second->touched() || (may_have_stepped && part.second->is_blind());
+      });
       if (touched == parts_.end()) {
         restore();
       } else {
         log_warning(
-            "rank {} lost its group in or behind the optimizer's step {}, where \"{}\" has changed already (or cannot be "
+            "rank {} lost its group in or behind the optimizer's step {}, where \"{}\" has changed already (or cannot "
+            "be "
             "seen to): it needs "
             "another worker's state. Let nothing in run() wait for other workers behind optimizer.step(): put it "
             "before, or into a run() of its own",

@@ -69,7 +69,7 @@ private:
   const c10::Device device_;
   std::vector<int> everybody_;
   std::shared_ptr<GlooGroup> gloo_;  // null in local mode
-  std::mutex making_;  // one thread makes a transport at a time
+  std::mutex making_;                // one thread makes a transport at a time
   mutable std::mutex mutex_;
   bool aborted_ = false;
   std::shared_ptr<Collective> collective_;

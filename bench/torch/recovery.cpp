@@ -245,7 +245,8 @@ void bench_overhead(const Output& output) {
     append(with, times["with"]);
   }
   // Of the faster half: what else the machine does only adds to a step, more than what is looked for.
-  output.add({"recovery.overhead", 100 * (percentile(with, 0.25) / percentile(without, 0.25) - 1), "%", with.size(), 1});
+  output.add(
+      {"recovery.overhead", 100 * (percentile(with, 0.25) / percentile(without, 0.25) - 1), "%", with.size(), 1});
 }
 
 /// A worker whose control thread hangs, and whose function goes on for a while.

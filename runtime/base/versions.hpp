@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Versions of what a program is made of, for run.json. Who links a library that others do without adds it before main().
+// Versions of what a program is made of, for run.json. Who links a library that others do without adds it before
+// main().
 #pragma once
 
 #include <string>

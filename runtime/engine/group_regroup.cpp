@@ -177,9 +177,9 @@ void GroupMachine::tick_regrouping(Time now, GroupActions& actions) {
     std::vector<int> busy;
     for (int rank : members())
       if (slot(rank).state == State::running) busy.push_back(rank_of(rank));
-    actions.push_back(Tell{fmt::format(
-        "the group is to change its size, and waits since {} ms for rank {} to come to the end of a step",
-        limits_.rejoin_deadline.count(), fmt::join(busy, ", "))});
+    actions.push_back(Tell{
+        fmt::format("the group is to change its size, and waits since {} ms for rank {} to come to the end of a step",
+                    limits_.rejoin_deadline.count(), fmt::join(busy, ", "))});
     stop_deadline_ = now + limits_.rejoin_deadline;
     return;
   }

@@ -124,10 +124,9 @@ struct Outcome {
 Outcome train_on(TestTrainer& trainer, const Json& faults = Json::array(), bool c10d = false) {
   auto recorder = std::make_shared<Witness>(trainer.folder());
   Outcome outcome;
-  outcome.results =
-      trainer->run(troupe::fn<train_edges>,
-                   {.config = {{"folder", trainer.folder().string()}, {"faults", faults}, {"c10d", c10d}},
-                    .callbacks = {recorder}});
+  outcome.results = trainer->run(
+      troupe::fn<train_edges>,
+      {.config = {{"folder", trainer.folder().string()}, {"faults", faults}, {"c10d", c10d}}, .callbacks = {recorder}});
   for (const auto& round : recorder->rounds) outcome.steps.push_back(round[0]["step"]);
   for (const auto& info : recorder->infos)
     outcome.attempts = std::max(outcome.attempts, static_cast<int>(info.attempt));
