@@ -356,7 +356,9 @@ DOCTEST_TEST_CASE("workers that share memory listen nowhere, and those with a pr
   for (const auto& found : results) {
     DOCTEST_CAPTURE(found.dump());
     DOCTEST_CHECK(found["shared memory"].empty());
+#if TORCH_VERSION_MAJOR >= 2  // older Gloo listens only while it connects
     DOCTEST_CHECK(!found["process group"].empty());
+#endif
     for (const auto& address : found["process group"])
       DOCTEST_CHECK(address.get<std::string>().starts_with("127.0.0.1:"));
   }

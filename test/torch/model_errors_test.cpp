@@ -266,7 +266,7 @@ DOCTEST_TEST_CASE("a model that outlives its group trains alone, and the memory 
             if (rank == 1) ::kill(::getpid(), SIGKILL);
             for (;;) train::torch::barrier();
           }
-          kept->zero_grad();
+          for (auto& parameter : kept->parameters()) parameter.mutable_grad() = torch::Tensor();
           const auto mapped = mapped_memory();
           step(kept);
           return {lost, mapped, gradients_of(*kept)};
