@@ -195,7 +195,7 @@ struct AskToGoOn {
   std::uint64_t generation;
   Failure failure;
 };
-/// They go on in place.
+/// They have made a step since they went on in place: what was damaged is mended.
 struct WentOn {
   std::uint64_t generation;
 };
