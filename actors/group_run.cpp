@@ -189,7 +189,7 @@ void GroupState::send_calls() {
 
 void GroupState::check_calls() {
   const bool open = std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return !rank.calls.empty(); });
-  if (std::exchange(calls_open_, open) != open) perform(machine_->calls_open(open, Clock::now()));
+  if (open != machine_->has_open_calls()) perform(machine_->calls_open(open, Clock::now()));
 }
 
 void GroupState::answer(const wire::Replies& replies) {

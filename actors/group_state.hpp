@@ -190,7 +190,6 @@ private:
   std::uint64_t saves_then_ = 0;  // of checkpoints, made by all when they went on
   std::uint64_t numbered_ = 0;    // the epoch for which the Node knows the ranks
 
-  bool calls_open_ = false;
   OutputDrain drain_;
   std::optional<Clock::time_point> armed_;
 };

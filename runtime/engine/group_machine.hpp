@@ -141,6 +141,7 @@ public:
 
   /// Calls are under way between runs, or no longer: an idle group is formed anew when it has nothing else to do.
   GroupActions calls_open(bool open, Time now);
+  bool has_open_calls() const { return calls_open_; }
   /// The function on this rank can go on in place when others are lost, or no longer.
   GroupActions live(int rank, bool is_live, Time now);
   /// The rank waits inside its function for a new group. `why`: what its collective said, or its own exception; `step`:
