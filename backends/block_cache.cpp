@@ -9,14 +9,14 @@
 #include <new>
 #include <utility>
 
+#include "backends/alignment.hpp"
+
 namespace troupe {
 namespace {
 
 constexpr std::size_t huge_page = std::size_t{2} << 20;
 /// Kept beyond what was in use at most: sizes vary a little from step to step.
 constexpr std::size_t spare_bytes = std::size_t{64} << 20;
-
-std::size_t round_up(std::size_t value, std::size_t step) { return (value + step - 1) / step * step; }
 
 /// Begins at a huge page, so that all of it but the end can be made of them.
 void* map_block(std::size_t bytes) {

@@ -19,6 +19,14 @@ using train::torch::Reduce;
 
 inline bool is_half(at::ScalarType type) { return type == at::kHalf || type == at::kBFloat16; }
 
+/// Halves are scaled before they are summed: the sum of many may be too large for one. Gives what is left to be done to
+/// the sum.
+inline double scale_before_sum(at::Tensor& values, double scale) {
+  if (!is_half(values.scalar_type())) return scale;
+  if (scale != 1.0) values.mul_(scale);
+  return 1.0;
+}
+
 /// A flat piece of memory that is reduced in place, again and again: a gradient bucket.
 class ReduceBuffer {
 public:

@@ -31,10 +31,7 @@ at::Tensor as_bytes(const at::Tensor& flat) {
 }  // namespace
 
 void GlooBuffer::start(double scale) {
-  // Halves before they are summed: the sum of many may be too large for one.
-  const bool now = is_half(tensor_.scalar_type());
-  if (now && scale != 1.0) tensor_.mul_(scale);
-  scale_ = now ? 1.0 : scale;
+  scale_ = scale_before_sum(tensor_, scale);
   sent_ = {tensor_.to(wire_type(tensor_.scalar_type()))};  // the tensor itself, mostly
   work_ = group_->process_group()->allreduce(sent_);
 }

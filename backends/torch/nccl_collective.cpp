@@ -68,10 +68,7 @@ public:
   at::Tensor tensor() const override { return tensor_; }
   void start(double scale) override {
     const c10::DeviceGuard guard(tensor_.device());
-    // Halves before they are summed: the sum of many may be too large for one.
-    const bool now = is_half(tensor_.scalar_type());
-    if (now && scale != 1.0) tensor_.mul_(scale);
-    scale_ = now ? 1.0 : scale;
+    scale_ = scale_before_sum(tensor_, scale);
     ready_.record(current_stream(tensor_.device()));
     ready_.block(stream_);
     communicator_->run("ncclAllReduce", [&](ncclComm_t communicator) {

@@ -10,16 +10,13 @@
 
 #include <troupe/torch_collectives.hpp>
 
+#include "backends/alignment.hpp"
 #include "backends/shm_group.hpp"
 
 namespace troupe {
 
 /// Fits into the cache of a core together with the parts of a few others.
 inline constexpr std::size_t stage_bytes = std::size_t{1} << 20;
-
-inline constexpr std::size_t cache_line = 64;
-
-constexpr std::size_t round_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 
 /// Members from `begin` to `end` that `has_come` does not hold for.
 template <class HasCome>
