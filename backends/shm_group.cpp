@@ -18,24 +18,23 @@
 #include <fmt/format.h>
 #include <troupe/error.hpp>
 
+#include "backends/alignment.hpp"
 #include "backends/rendezvous.hpp"
 #include "runtime/base/host.hpp"
 
 namespace troupe {
 namespace {
 
-constexpr std::size_t cache_line = 64;
 constexpr const char* lost = "another rank is gone, or the run is being stopped";
-/// Longer than an exchange between two running ranks, about what a sleep and a wake-up cost on a virtual machine.
-constexpr std::chrono::microseconds spin_with_a_core_each(200);
+/// About what the ranks of a step of 10 ms are apart: who sleeps then pays for a wake-up of an idle core many times a step
+/// (a small network made 84 to 89 % of the steps of independent workers with 200 us, 89 to 93 % with this).
+constexpr std::chrono::microseconds spin_with_a_core_each(2000);
 /// Regions that rank 0 may be ahead of the others: their descriptors wait in the Node, which has room for hundreds.
 constexpr std::uint64_t regions_ahead = 64;
 
 long futex(const std::atomic<std::uint32_t>* word, int operation, std::uint32_t value, const timespec* timeout) {
   return ::syscall(SYS_futex, word, operation, value, timeout, nullptr, 0);
 }
-
-std::size_t round_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 
 class Descriptor {
 public:
@@ -178,6 +177,7 @@ bool ShmGroup::spin(const Counter& counter, std::uint32_t target) const {
       __builtin_ia32_pause();
       if (reached(counter, target)) return true;
     }
+    if (control_->aborted.load(std::memory_order_relaxed) != 0) return false;  // the caller looks once more
   } while (std::chrono::steady_clock::now() < end);
   return false;
 }
