@@ -169,6 +169,11 @@ public:
     if (attempt_ && stopping_) attempt_->stop();
   }
 
+  bool is_stopping() {
+    std::lock_guard lock(mutex_);
+    return stopping_;
+  }
+
 private:
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -194,12 +199,21 @@ LocalWorkers::LocalWorkers(const UserSetup& setup, std::function<void(std::chron
 LocalWorkers::~LocalWorkers() { end(); }
 
 void LocalWorkers::shutdown(std::chrono::milliseconds patience) {
-  if (const auto shut_down = shut_down_) shut_down(patience);
+  std::function<void(std::chrono::milliseconds)> shut_down;
+  {
+    std::lock_guard lock(shut_down_mutex_);
+    shut_down = shut_down_;
+  }
+  if (shut_down) shut_down(patience);
+}
+
+void LocalWorkers::forget_trainer() {
+  std::lock_guard lock(shut_down_mutex_);
+  shut_down_ = nullptr;
 }
 
 void LocalWorkers::end() {
   KeepBinding keep;
-  shut_down_ = nullptr;
   if (auto code = std::exchange(code_, nullptr)) code->tear_down();
 }
 
@@ -258,10 +272,11 @@ void LocalWorkers::run_attempts(const std::shared_ptr<detail::Run>& run, const e
     });
     control->set_attempt(attempt);
     last_ = run_user_code([&] { return code_->run(attempt->session(), run->spec.function, run->spec.config); });
+    const bool was_stopped = control->is_stopping();
     control->set_attempt(nullptr);
     std::optional<engine::Failure> failure;
     const auto progress = attempt->progress();
-    if (last_.failed)
+    if (last_.failed && !was_stopped)
       failure = engine::Failure{engine::FailureKind::user_error, last_.code, 0, last_.payload, {}, progress.reported};
     const auto ended = [&](engine::RunMachine& machine) {
       if (progress.worked) machine.worked();

@@ -30,6 +30,8 @@ public:
   int worker_count() const override { return 1; }
   void call(int rank, detail::FunctionId function, std::string arguments, detail::CallDone done) override;
   void shutdown(std::chrono::milliseconds patience) override;
+  /// Its end is near: shutdown() does nothing from now on.
+  void forget_trainer();
   /// Ends the object and the hook's work; calls fail from now on.
   void end();
 
@@ -37,6 +39,7 @@ private:
   void end_run(detail::Run& run, detail::RunResult result);
   void run_attempts(const std::shared_ptr<detail::Run>& run, const engine::RetryLimits& limits);
 
+  std::mutex shut_down_mutex_;
   std::function<void(std::chrono::milliseconds)> shut_down_;
   std::shared_ptr<UserCode> code_ = std::make_shared<UserCode>();
   std::atomic<bool> running_{false};

@@ -251,6 +251,8 @@ GroupActions GroupMachine::begin_attempt(Time now) {
     }
   failure_.reset();
   suspicion_.reset();
+  stop_asked_ = false;
+  failed_first_.reset();
   stop_deadline_.reset();
   shortage_.reset();
   attempt_ = Attempt::pending;
@@ -294,6 +296,8 @@ GroupActions GroupMachine::stop_attempt(bool at_once, Time now) {
     return actions;
   }
   if (attempt_ == Attempt::none) return actions;
+  if (attempt_ == Attempt::stopping && !stop_asked_) failed_first_ = std::move(failure_);
+  stop_asked_ = true;
   halt_running(now, actions);
   failure_.reset();
   suspicion_.reset();
@@ -357,6 +361,8 @@ void GroupMachine::end_attempt_if_quiet(GroupActions& actions) {
   stop_deadline_.reset();
   notice_deadline_.reset();
   if (!failure_) failure_ = std::move(suspicion_);
+  const bool is_stuck = failure_ && failure_->code == ErrorCode::deadline;
+  if (stop_asked_ && !is_stuck) failure_ = std::move(failed_first_);
   suspicion_.reset();
   actions.push_back(AttemptEnded{std::exchange(failure_, std::nullopt)});
 }

@@ -282,6 +282,8 @@ private:
   Attempt attempt_ = Attempt::none;
   std::optional<Failure> failure_;       // the attempt's first
   std::optional<Failure> suspicion_;     // a rank lost its group, and nobody knows yet why
+  bool stop_asked_ = false;              // what fails after that is no failure of the attempt
+  std::optional<Failure> failed_first_;  // it was ending with this when the stop was asked for
   std::optional<Time> stop_deadline_;    // of the attempt
   std::optional<Time> notice_deadline_;  // a rank has left after a notice: until then the others may still save
   Permission permission_ = Permission::not_needed;

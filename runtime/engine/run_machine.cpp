@@ -57,6 +57,12 @@ RunActions RunMachine::attempt_ended(std::optional<Failure> failure, Time now) {
     // waits for that has heard enough, and shutdown() names the thread.
     const bool is_stuck = failure && failure->code == ErrorCode::deadline;
     if (is_stuck && stop_reason_ != StopReason::interrupted) return finish(RunStatus::failed, std::move(failure), "");
+    if (failure && stop_reason_ == StopReason::asked) {
+      // It came before the stop. What would have ended the run does; what would have been tried again need not be.
+      auto policy = policy_;
+      if (auto decision = policy.decide(*failure, now, false); !decision.retry)
+        return finish(RunStatus::failed, std::move(failure), std::move(decision.reason));
+    }
     return finish_stopped();
   }
   const auto go_on_at = std::exchange(go_on_at_, std::nullopt);

@@ -58,7 +58,8 @@ public:
   RunActions begin(Time now);
   /// Ranks were lost; the others wait inside the function for leave to go on in place.
   RunActions damaged(const Failure& failure, Time now);
-  /// The attempt is over on all ranks.
+  /// The attempt is over on all ranks. The failure of one that was asked to stop is older than that, or a rank that did
+  /// not stop.
   RunActions attempt_ended(std::optional<Failure> failure, Time now);
   /// `failure` is set for StopReason::failure. A second interrupt ends the attempt at once.
   RunActions stop(StopReason reason, std::optional<Failure> failure = std::nullopt);

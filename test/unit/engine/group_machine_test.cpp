@@ -169,6 +169,30 @@ DOCTEST_TEST_CASE("a rank that does not stop is killed at the deadline, and its 
   DOCTEST_CHECK(ranks_of<LaunchWorker>(end) == Ranks{2});
 }
 
+DOCTEST_TEST_CASE("a failure before a stop was asked for is told, one after it is not") {
+  const Failure thrown{FailureKind::user_error, troupe::ErrorCode::user_code, 1, "no such file", {}};
+  Fixture before(2);
+  before.run();
+  before.machine.done(1, RankEnd::threw, thrown, before.now);
+  before.machine.stop_attempt(false, before.now);
+  before.machine.stop_attempt(false, before.now);  // Ctrl-C, say
+  const auto failed = before.finish(0, RankEnd::stopped);
+  DOCTEST_REQUIRE(find<AttemptEnded>(failed));
+  DOCTEST_REQUIRE(find<AttemptEnded>(failed)->failure);
+  DOCTEST_CHECK(find<AttemptEnded>(failed)->failure->text == "no such file");
+  DOCTEST_CHECK(ranks_of<SendRun>(before.machine.begin_attempt(before.now)) == Ranks{0, 1});
+  before.finish(0);
+  DOCTEST_CHECK_FALSE(find<AttemptEnded>(before.finish(1))->failure);
+
+  Fixture after(2);
+  after.run();
+  after.machine.stop_attempt(false, after.now);
+  after.machine.done(1, RankEnd::threw, thrown, after.now);
+  const auto stopped = after.lose(0);
+  DOCTEST_REQUIRE(find<AttemptEnded>(stopped));
+  DOCTEST_CHECK_FALSE(find<AttemptEnded>(stopped)->failure);
+}
+
 DOCTEST_TEST_CASE("a stop at once kills without waiting") {
   Fixture group;
   group.run();

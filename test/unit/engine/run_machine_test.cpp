@@ -64,6 +64,24 @@ DOCTEST_TEST_CASE("an asked stop ends well, whatever the ranks do meanwhile") {
   DOCTEST_CHECK(only<FinishRun>(end)->outcome.status == RunStatus::stopped);
 }
 
+DOCTEST_TEST_CASE("an asked stop does not hide the failure that was ending the run already") {
+  const Failure thrown{FailureKind::user_error, troupe::ErrorCode::user_code, 1, "no such file", {}};
+  const auto end_after_stop = [](RetryLimits limits, const Failure& failure) {
+    RunMachine machine(limits);
+    machine.begin(Time{});
+    machine.stop(StopReason::asked);
+    auto end = machine.attempt_ended(failure, Time{});
+    DOCTEST_REQUIRE(only<FinishRun>(end));
+    return only<FinishRun>(end)->outcome;
+  };
+  const auto outcome = end_after_stop({.max_retries = 5}, thrown);
+  DOCTEST_CHECK(outcome.status == RunStatus::failed);
+  DOCTEST_REQUIRE(outcome.failure);
+  DOCTEST_CHECK(outcome.failure->text == "no such file");
+  DOCTEST_CHECK(end_after_stop({.max_retries = 0}, lost).status == RunStatus::failed);
+  DOCTEST_CHECK(end_after_stop({.max_retries = 1}, lost).status == RunStatus::stopped);
+}
+
 DOCTEST_TEST_CASE("a second interrupt ends the attempt at once") {
   RunMachine machine({});
   machine.begin(Time{});
