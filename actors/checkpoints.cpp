@@ -36,7 +36,7 @@ public:
     return {
         [this](const local::PrepareAttempt& prepare) {
           journal_->attempt_begins(prepare.generation, prepare.attempt);
-          compat::tell(self_, trainer_, local::AttemptPrepared{keeper_->begin_attempt(prepare.generation)});
+          compat::tell(self_, trainer_, prepared(prepare.generation));
         },
         [this](const local::Decided& decided) { journal_->decided(decided.generation, decided.decision); },
         [this](const local::PartSaved& saved) { tell(keeper_->add(std::move(*saved.part))); },
@@ -50,6 +50,17 @@ public:
   }
 
 private:
+  local::AttemptPrepared prepared(std::uint64_t generation) {
+    local::AttemptPrepared answer;
+    answer.setup.generation = generation;
+    try {
+      answer.setup = keeper_->begin_attempt(generation);
+    } catch (const Error& error) {
+      answer.failure = engine::Failure{engine::FailureKind::fatal, error.code(), -1, error.what(), {}};
+    }
+    return answer;
+  }
+
   void tell(std::vector<detail::CheckpointKeeper::Over> decided) {
     for (auto& over : decided) {
       if (over.result.source) compat::tell(self_, trainer_, local::Progress{over.result.generation, true});

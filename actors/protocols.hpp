@@ -219,6 +219,7 @@ struct Decided {
 };
 struct AttemptPrepared {
   detail::CheckpointSetup setup;
+  std::optional<Failure> failure = {};  ///< its checkpoint cannot be had: the attempt cannot begin
 };
 /// No more will come.
 struct CloseCheckpoints {};
@@ -261,7 +262,8 @@ struct ReapCheck {
 }  // namespace troupe
 
 // NOLINTBEGIN(readability-identifier-naming): CAF's macros name them
-CAF_BEGIN_TYPE_ID_BLOCK(troupe, caf::first_custom_type_id)
+// Far from where the types of a program begin that we are embedded in: numbers are for all of a process.
+CAF_BEGIN_TYPE_ID_BLOCK(troupe, caf::first_custom_type_id + 1000)
 CAF_ADD_TYPE_ID(troupe, (troupe::wire::BlobPart))
 CAF_ADD_TYPE_ID(troupe, (troupe::wire::Registration))
 CAF_ADD_TYPE_ID(troupe, (troupe::wire::Setup))

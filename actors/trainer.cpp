@@ -27,7 +27,7 @@ public:
     compat::on_exit(self, [this](const caf::exit_msg& exit) {
       if (!group_ || exit.source != group_.address()) self_->quit(exit.reason);
     });
-    compat::on_exception(self, [](const char* text) { log_error("trainer failed: {}", text); });
+    compat::on_exception(self, [this](const char* text) { failed(text); });
     return {
         [this](const local::StartGroup& start) { start_group(start); },
         [this](const local::BeginRun& begin) { begin_run(begin.run); },
@@ -163,6 +163,11 @@ private:
 
   void attempt_prepared(const local::AttemptPrepared& prepared) {
     if (!run_ || !group_ || gone_ || prepared.setup.generation != generation_) return;
+    if (prepared.failure) {
+      auto actions = machine_->attempt_ended(prepared.failure, Clock::now());
+      tell_decisions();
+      return perform(std::move(actions));
+    }
     compat::tell(self_, group_,
                  local::BeginAttempt{run_, machine_->attempt(), generation_, prepared.setup,
                                      caf::actor_cast<caf::strong_actor_ptr>(checkpoints_)});
@@ -200,6 +205,15 @@ private:
     gone_ = down.gone;
     if (!group_) return finish({});
     compat::tell(self_, group_, local::LeaveGroup{down.patience});
+  }
+
+  /// This actor ends with an exception of ours, and its group with it: nobody may wait for either any longer.
+  void failed(const char* text) {
+    log_error("trainer failed: {}", text);
+    const Error error(ErrorCode::internal, fmt::format("the trainer failed: {}", text));
+    if (auto promise = std::exchange(started_, nullptr)) promise->set_exception(std::make_exception_ptr(error));
+    if (auto run = std::exchange(run_, nullptr)) run->finish(detail::failed_run(error.code(), error.what()));
+    if (auto promise = std::exchange(gone_, nullptr)) promise->set_value({});
   }
 
   /// The group or the checkpoints went without being asked: their actor failed.

@@ -29,8 +29,13 @@ struct Counter {
 
 }  // namespace
 
-DOCTEST_TEST_CASE("a run in local mode that cannot be given its checkpoint ends with an error") {
-  TestTrainer trainer({.num_workers = 0});
+DOCTEST_TEST_CASE("a run that cannot be given its checkpoint ends with an error") {
+  TrainerOptions options;
+  DOCTEST_SUBCASE("in local mode") { options.num_workers = 0; }
+  DOCTEST_SUBCASE("on threads") { options = {.num_workers = 1, .placement = Placement::thread}; }
+  DOCTEST_SUBCASE("on processes") { options = {.num_workers = 1}; }
+  TestTrainer trainer(options);
+  trainer->start();
   rlimit before{};
   ::getrlimit(RLIMIT_NOFILE, &before);
   auto callback = std::make_shared<FunctionCallback>();
@@ -42,6 +47,7 @@ DOCTEST_TEST_CASE("a run in local mode that cannot be given its checkpoint ends 
   const Checkpoint large{{"text", std::string(200'000, 'x')}};
   const auto error = error_of([&] { trainer->run(fn<report_three>, {.callbacks = {callback}, .checkpoint = large}); });
   DOCTEST_CHECK(error.code == ErrorCode::io);
+  DOCTEST_CHECK(error.says("Too many open files"));
   DOCTEST_CHECK(trainer->run(fn<report_three>, {.checkpoint = large}).size() == 1);
 }
 
@@ -114,6 +120,18 @@ DOCTEST_TEST_CASE("local mode retries user errors when asked") {
   DOCTEST_REQUIRE(recorder->infos.size() == 3);
   DOCTEST_CHECK(recorder->infos[2].attempt == 3);
   DOCTEST_CHECK(recorder->infos[2].round == 1);
+}
+
+DOCTEST_TEST_CASE("what local mode's function throws after it was stopped is no failure") {
+  TestTrainer trainer({.num_workers = 0});
+  auto callback = std::make_shared<FunctionCallback>();
+  callback->on_result = [](const auto&, const ResultInfo& info) { info.stop(); };
+  constexpr auto throws_when_stopped = [] {
+    train::report({{"x", 1}});
+    train::wait_for_stop();
+    throw std::runtime_error("half of it is missing");
+  };
+  DOCTEST_CHECK(trainer->run(throws_when_stopped, {.callbacks = {callback}}).at(0).is_null());
 }
 
 DOCTEST_TEST_CASE("local mode stops when a callback says so") {
@@ -192,7 +210,8 @@ DOCTEST_TEST_CASE("local mode survives a thread that reports when the run is ove
           train::ContextGuard guard(context);
           wait_for_fifo(gate);
           try {
-            for (int i = 0; i < 10; ++i) train::report({{"late", i}});
+            train::wait_for_stop();
+            for (int i = 0; i < 2000; ++i) train::report({{"late", i}});  // more than anybody would take
           } catch (const Error&) {
           }
         });
