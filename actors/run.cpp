@@ -164,6 +164,17 @@ const RunResult& Run::conclude() {
   return *result_;
 }
 
+void Run::fail_at_end(engine::Failure failure) {
+  {
+    std::lock_guard lock(mutex_);
+    auto& outcome = result_->outcome;
+    if (outcome.status == engine::RunStatus::failed || outcome.status == engine::RunStatus::interrupted) return;
+    outcome.status = engine::RunStatus::failed;
+    outcome.failure = std::move(failure);
+  }
+  spec.on_end(*result_);
+}
+
 bool Run::wait_for(std::chrono::milliseconds patience) {
   std::unique_lock lock(mutex_);
   return changed_.wait_for(lock, patience, [this] { return result_.has_value(); });

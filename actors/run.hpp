@@ -73,7 +73,7 @@ struct RunSpec {
   bool can_end_at_once = true;
   /// So long after Ctrl-C rounds that wait are still shown; a second one drops them.
   std::chrono::milliseconds shown_after_interrupt = std::chrono::seconds(5);
-  /// Called once, by the consumer, after the end.
+  /// Called by the consumer after the end, and once more if the end itself fails.
   std::function<void(const RunResult&)> on_end = [](const RunResult&) {};
 };
 
@@ -141,6 +141,8 @@ public:
   bool exhausted() const;
   /// Waits for the end, and tells on_end the first time. Rounds that were not taken are dropped.
   const RunResult& conclude();
+  /// Whoever was told of the end failed: so does a run that had ended well.
+  void fail_at_end(engine::Failure failure);
   /// Waits for the end, but not for ever.
   bool wait_for(std::chrono::milliseconds patience);
   /// The signal that interrupted the run, for the exit code.

@@ -43,10 +43,7 @@ CallbackThread::~CallbackThread() {
   if (thread_.joinable()) thread_.join();
 }
 
-std::string CallbackThread::join() {
-  thread_.join();
-  return finish_error_;
-}
+void CallbackThread::join() { thread_.join(); }
 
 void CallbackThread::work(const TrainingInfo& info) {
   const auto started = start(info);
@@ -88,8 +85,8 @@ void CallbackThread::finish(std::size_t started) {
   const auto status = run_->conclude().outcome.status;
   const bool error = status == engine::RunStatus::failed || status == engine::RunStatus::interrupted;
   for (std::size_t i = 0; i < started; ++i)
-    if (auto text = text_of_exception([&] { callbacks_[i]->finish_training(error); }); text && finish_error_.empty())
-      finish_error_ = callback_failure("finish_training", *text).text;
+    if (auto text = text_of_exception([&] { callbacks_[i]->finish_training(error); }))
+      run_->fail_at_end(callback_failure("finish_training", *text));
 }
 
 }  // namespace troupe

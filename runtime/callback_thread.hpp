@@ -25,9 +25,8 @@ public:
   /// Waits until all callbacks have had start_training(). False if one threw: the run has ended then.
   bool wait_started() { return started_.get_future().get(); }
 
-  /// Waits until the run has ended and all callbacks have had finish_training(). The text of a finish_training() that
-  /// threw, else empty.
-  std::string join();
+  /// Waits until the run has ended and all callbacks have had finish_training(). One that throws there fails the run.
+  void join();
 
 private:
   void work(const TrainingInfo& info);
@@ -38,7 +37,6 @@ private:
   Callbacks callbacks_;
   std::shared_ptr<detail::Run> run_;
   std::promise<bool> started_;
-  std::string finish_error_;
   std::thread thread_;
 };
 

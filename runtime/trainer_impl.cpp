@@ -206,6 +206,7 @@ void TrainerImpl::shutdown(std::chrono::milliseconds patience) {
   }
   if (!ended) return;
   if (ended->local) {
+    ended->local->forget_trainer();  // handles may outlive it, whatever its function does
     if (run)
       run->stop(engine::StopReason::failure, failed_run(ErrorCode::invalid_state, shut_down_text).outcome.failure);
     if (!run || run->wait_for(patience)) return ended->local->end();
@@ -270,14 +271,15 @@ std::shared_ptr<Run> TrainerImpl::prepare_run(const Fn& function, RunOptions& op
   const auto rows = group.view ? group.view->begin_run() : local_rows();
   auto file = std::make_shared<RunFile>(spec.directory, settings_, spec, options.config, rows, group.timings);
   spec.on_end = [file, view = group.view, keeper, journal,
-                 before = std::exchange(keeper_, keeper)](const RunResult& result) {
+                 before = std::exchange(keeper_, keeper), is_ours = std::optional<bool>()](const RunResult& result) mutable {
     const auto status = result.outcome.status;
     const bool ended_well = status == engine::RunStatus::succeeded || status == engine::RunStatus::stopped;
     // After a failure one may want to go back to it; a resumed run has it as its own.
     if (before && ended_well && keeper->committed() > 0 && before->folder() != keeper->folder())
       before->drop_spare_latest();
     // Another program's file is not ours to write.
-    if (journal->why_lost().empty()) file->finish(result, view ? view->ran() : local_rows(), *keeper);
+    if (!is_ours) is_ours = journal->why_lost().empty();
+    if (*is_ours) file->finish(result, view ? view->ran() : local_rows(), *keeper);
     journal->ended(status_name(result.outcome.status));
   };
   auto run = std::make_shared<Run>(std::move(spec));
@@ -320,10 +322,9 @@ RunResults TrainerImpl::run(const Fn& function, RunOptions options) {
     else
       begin(run, *current);
   }
-  const auto finish_error = callbacks.join();
+  callbacks.join();
   const auto& result = run->conclude();
   throw_if_failed(*run, result);
-  if (!finish_error.empty()) throw TrainingFailed(ErrorCode::callback_failed, finish_error);
   return RunResults(result.results);
 }
 

@@ -127,6 +127,9 @@ DOCTEST_TEST_CASE("an exception in any hook ends the run with its text") {
       DOCTEST_CHECK(error.code == ErrorCode::callback_failed);
       DOCTEST_CHECK(error.says(std::string("disk full in ") + hook));
       DOCTEST_CHECK(error.says(std::string(hook) + "()"));
+      const auto outcome = Json::parse(read_file(trainer->latest_run_dir() / "run.json"))["outcome"];
+      DOCTEST_CHECK(outcome["status"] == "failed");
+      DOCTEST_CHECK(outcome["error"].get<std::string>().find(hook) != std::string::npos);
       DOCTEST_CHECK(recorder->started == 1);
       // finish_training() is told the truth as far as it is known when it is called.
       DOCTEST_CHECK(recorder->finishes == std::vector<bool>{std::string(hook) != "finish_training"});
