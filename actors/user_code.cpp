@@ -190,6 +190,7 @@ std::string UserCode::run(const std::shared_ptr<detail::Session>& session, const
     detail::Session& session;
     ~Rebind() {
       session.finish();
+      session.stop();  // threads of the function that are left would wait for ever
       code.bind(code.idle_session_);
     }
   } rebind{*this, *session};

@@ -243,7 +243,8 @@ DOCTEST_TEST_CASE("a thread that outlives its run cannot disturb the next one") 
             train::ContextGuard guard(context);
             wait_for_fifo(gate);
             try {
-              for (int i = 0; i < 10; ++i) train::report({{"late", i}});
+              train::wait_for_stop();  // returns: nobody will ever stop this run again
+              for (int i = 0; i < 2000; ++i) train::report({{"late", i}});  // more than the driver would wait for
             } catch (const Error&) {
             }
             write_fifo(done, "x");
