@@ -17,6 +17,8 @@
 #include <caf/io/all.hpp>
 #include <caf/io/basp_broker.hpp>
 
+#include "runtime/base/thread_turns.hpp"
+
 // 1.x only. CAF_VERSION cannot be compared: in 1.x it is a literal with a leading zero.
 #ifdef CAF_VERSION_MAJOR
 #define TROUPE_CAF_LEGACY 0
@@ -165,14 +167,15 @@ void on_exit(Self* self, Function function) {
 template <class Self, class Function>
 void on_exception(Self* self, Function tell_text) {
   self->set_exception_handler([tell_text](const std::exception_ptr& thrown) -> caf::error {
+    std::string text = "unknown exception";
     try {
       std::rethrow_exception(thrown);
     } catch (const std::exception& e) {
-      tell_text(e.what());
+      text = e.what();
     } catch (...) {
-      tell_text("unknown exception");
     }
-    return caf::make_error(caf::sec::runtime_error);
+    tell_text(text.c_str());
+    return caf::make_error(caf::sec::runtime_error, std::move(text));
   });
 }
 
@@ -202,9 +205,21 @@ void add_types(caf::actor_system_config& config) {
 #endif
 }
 
+/// What a system of our own does others wait for: it runs before what they compute.
+struct ShortTurns : caf::thread_hook {
+  void init(caf::actor_system& /*system*/) override {}
+#if TROUPE_CAF_LEGACY
+  void thread_started() override { detail::take_short_turns(); }
+#else
+  void thread_started(caf::thread_owner /*owner*/) override { detail::take_short_turns(); }
+#endif
+  void thread_terminates() override {}
+};
+
 /// Two threads that sleep when idle: 0.44 x the round trip of the default policy, no wake-ups. What comes over a
 /// connection is decoded by the thread that reads it: handing it to another costs a wake-up a message.
 inline void set_scheduler(caf::actor_system_config& config) {
+  config.add_thread_hook<ShortTurns>();
 #if TROUPE_CAF_LEGACY
   config.set("middleman.workers", std::size_t{0});
   config.set("scheduler.policy", caf::atom("sharing"));

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/base/thread_turns.hpp"
+
 namespace troupe {
 
 UserThread::UserThread() : thread_([queue = queue_] { work(queue); }) {}
@@ -56,6 +58,7 @@ void UserThread::Server::poke() const {
 }
 
 void UserThread::work(const std::shared_ptr<Queue>& queue) {
+  detail::take_usual_turns();  // whatever made it: this one computes
   std::unique_lock lock(queue->mutex);
   for (;;) {
     queue->changed.wait(lock, [&] { return queue->ending || !queue->tasks.empty(); });

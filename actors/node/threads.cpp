@@ -9,6 +9,8 @@
 #include <system_error>
 #include <troupe/error.hpp>
 
+#include "runtime/base/thread_turns.hpp"
+
 namespace troupe::node {
 
 std::thread start_thread(const char* name, std::function<void()> body) {
@@ -21,7 +23,10 @@ std::thread start_thread(const char* name, std::function<void()> body) {
     ~Restore() { pthread_sigmask(SIG_SETMASK, &mask, nullptr); }
   } restore{before};
   try {
-    std::thread thread(std::move(body));
+    std::thread thread([body = std::move(body)] {
+      detail::take_short_turns();
+      body();
+    });
     pthread_setname_np(thread.native_handle(), name);
     return thread;
   } catch (const std::system_error& error) {
