@@ -9,12 +9,30 @@
 #include "test/integration/support.hpp"
 
 namespace troupe::test {
+
+/// A message of the program's own.
+struct Question {
+  int factor = 0;
+};
+template <class Inspector>
+auto inspect(Inspector& f, Question& x) {
+  return compat::describe(f, x, "troupe::test::Question", compat::field("factor", x.factor));
+}
+
+}  // namespace troupe::test
+
+// Where every program begins its own.
+CAF_BEGIN_TYPE_ID_BLOCK(troupe_test_app, caf::first_custom_type_id)
+CAF_ADD_TYPE_ID(troupe_test_app, (troupe::test::Question))
+CAF_END_TYPE_ID_BLOCK(troupe_test_app)
+
+namespace troupe::test {
 namespace {
 
 Json rank() { return train::world_rank(); }
 
-caf::behavior multiplier(caf::event_based_actor* /*self*/, int factor) {
-  return {[factor](int value) { return factor * value; }};
+caf::behavior multiplier(caf::event_based_actor* /*self*/, int value) {
+  return {[value](const Question& question) { return question.factor * value; }};
 }
 
 TrainerOptions options_in(const TempFolder& folder, Placement placement, int workers = 2) {
@@ -29,6 +47,7 @@ DOCTEST_TEST_CASE("trainers live in the program's own actor system") {
     TempFolder other_folder;
     caf::actor_system_config config;
     configure(config);
+    compat::add_types<caf::id_block::troupe_test_app>(config);
     caf::actor_system system(config);
     {
       auto first = make_trainer(system, options_in(folder, placement));
@@ -38,7 +57,7 @@ DOCTEST_TEST_CASE("trainers live in the program's own actor system") {
       // The program's own actors work beside them.
       caf::scoped_actor self(system);
       int answer = 0;
-      self->request(system.spawn(multiplier, 2), std::chrono::seconds(10), 21)
+      self->request(system.spawn(multiplier, 2), std::chrono::seconds(10), Question{21})
           .receive([&](int value) { answer = value; }, [](const caf::error&) {});
       DOCTEST_CHECK(answer == 42);
       first.shutdown();
