@@ -40,7 +40,9 @@ public:
         },
         [this](const local::Decided& decided) { journal_->decided(decided.generation, decided.decision); },
         [this](const local::PartSaved& saved) { tell(keeper_->add(std::move(*saved.part))); },
-        [this](const local::PartsLost& lost) { tell(keeper_->give_up_parts(lost.generation, lost.rank, lost.up_to)); },
+        [this](const local::PartsLost& lost) {
+          tell(keeper_->give_up_parts(lost.generation, lost.rank, {lost.after, lost.up_to}));
+        },
         [this](const local::CloseCheckpoints&) {
           keeper_->close();
           compat::tell(self_, trainer_, local::CheckpointsClosed{failure_});

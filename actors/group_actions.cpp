@@ -87,6 +87,8 @@ void GroupState::act(const engine::SendRun& action) {
   rank.world_rank = request.ranks.world_rank;
   rank.joined = !action.joining;
   rank.step = -1;
+  rank.saves.reset();
+  rank.awaits = 0;
   regrouping_ = regrouping_ || action.joining;
   request.result_folder = checkpoint_setup_.results;
   compat::tell(self_, rank.handle, std::move(request));
@@ -102,6 +104,7 @@ void GroupState::act(const engine::SendAbort& action) {
 void GroupState::act(const engine::SendResume& action) {
   if (std::exchange(regrouping_, false)) regrouped();
   auto& rank = rank_at(action.rank);
+  rank.saves.reset();
   compat::tell(self_, rank.handle, wire::Resume{generation_, place_of(action.rank)});
   view_->set_state(action.rank, "running");
   watch_->began(action.rank, Clock::now());

@@ -15,14 +15,14 @@ void GroupState::regrouped() {
   std::uint64_t saves = 0;
   std::int64_t step = -1;
   for (int index : members) {
-    if (rank_at(index).joined) saves = std::max(saves, rank_at(index).saves);
+    if (rank_at(index).joined) saves = std::max(saves, rank_at(index).saves.value_or(0));
     step = std::max(step, rank_at(index).step);
     if (!std::exchange(rank_at(index).joined, true)) newcomers.push_back(index);
   }
   for (int index : members) has_made(rank_at(index), step);  // all go on with the state after that one
   saves_then_ = saves;
   for (int lost : std::exchange(lost_ranks_, {}))
-    compat::tell(self_, checkpoints_, local::PartsLost{generation_, lost, saves});
+    compat::tell(self_, checkpoints_, local::PartsLost{generation_, lost, 0, saves});
   rounds_added(rounds_->regroup(members, newcomers));
   number_ranks();
   refill_spares();
@@ -126,6 +126,21 @@ void GroupState::save_over(const local::SaveOver& over) {
   if (over.failure) perform(machine_->fail_attempt(*over.failure, Clock::now()));
 }
 
+void GroupState::give_up_awaited_parts() {
+  if (!run_ || !machine_->regrouping()) return;
+  const auto members = machine_->members();
+  std::uint64_t awaited = 0;
+  for (int index : members)
+    if (rank_at(index).token != 0) awaited = std::max(awaited, rank_at(index).awaits);
+  if (awaited == 0) return;
+  // Who takes a lost one's place goes on behind the saves of the one that waits, and does not make them again.
+  for (int lost : lost_ranks_) compat::tell(self_, checkpoints_, local::PartsLost{generation_, lost, 0, awaited});
+  // One that was held a step earlier makes them, but only when all go on.
+  for (int index : members)
+    if (const auto& rank = rank_at(index); rank.joined && rank.saves && *rank.saves < awaited)
+      compat::tell(self_, checkpoints_, local::PartsLost{generation_, rank.world_rank, *rank.saves, awaited});
+}
+
 void GroupState::rank_done(const wire::RankDone& done) {
   auto* rank = find(done.token);
   if (!rank) return;
@@ -157,6 +172,7 @@ void GroupState::rank_held(const wire::Held& held) {
   view_->set_state(index_of(rank), "held");
   watch_->held(index_of(rank));
   perform(machine_->held(index_of(rank), held.why, held.user_error != 0, Clock::now(), rank->step));
+  give_up_awaited_parts();
 }
 
 void GroupState::has_made(Rank& rank, std::int64_t step) {

@@ -58,11 +58,12 @@ private:
     int pid = -1;
     bool is_forked = false;  // the Node knows its process
     bool is_set_up = false;
-    bool joined = false;      // it is in the run's group
-    int world_rank = 0;       // the last one it was told; its place before that
-    std::uint64_t saves = 0;  // when it was held
-    std::int64_t step = -1;   // the last one it has made
-    std::string given_up;     // why, when we ended it
+    bool joined = false;                 // it is in the run's group
+    int world_rank = 0;                  // the last one it was told; its place before that
+    std::optional<std::uint64_t> saves;  // made when it was held, until it goes on
+    std::uint64_t awaits = 0;            // the last save that it did nothing but wait for
+    std::int64_t step = -1;              // the last one it has made
+    std::string given_up;                // why, when we ended it
     RankCalls calls;
   };
 
@@ -142,6 +143,8 @@ private:
   wire::CheckpointPlace send_place(const Rank& rank, const detail::CheckpointSource& source);
   void checkpoint_part(const wire::CheckpointPart& message);
   void save_over(const local::SaveOver& over);
+  /// Who waits for a checkpoint comes to no new group: parts of it that nobody makes before there is one are given up.
+  void give_up_awaited_parts();
   void rank_done(const wire::RankDone& done);
   void rank_held(const wire::Held& held);
   void has_made(Rank& rank, std::int64_t step);

@@ -269,13 +269,14 @@ void GroupState::lost(int index, const std::string& what_was_seen, std::vector<s
   rank.calls.fail_all(rank.world_rank, cause);
   rank.is_set_up = false;
   if (rank.joined && run_ && !regrouping_ && !is_member(index))  // it was told to leave, and the others have gone on
-    compat::tell(self_, checkpoints_, local::PartsLost{generation_, rank.world_rank, saves_then_});
+    compat::tell(self_, checkpoints_, local::PartsLost{generation_, rank.world_rank, 0, saves_then_});
   else if (rank.joined)
     lost_ranks_.push_back(rank.world_rank);
   drain_.add_dead(rank.token);
   rank.token = 0;
   view_->set(index, {-1, "lost", 0});
   perform(machine_->lost(index, cause, std::move(log_lines), Clock::now()));
+  give_up_awaited_parts();
   check_calls();
 }
 

@@ -217,6 +217,13 @@ struct Saving {
   std::uint64_t generation = 0;
 };
 
+/// Worker to group: the function does nothing until a CheckpointAnswer of that number, or of a later one, comes.
+struct AwaitsSave {
+  std::uint64_t token = 0;
+  std::uint64_t generation = 0;
+  std::uint64_t number = 0;
+};
+
 /// Worker to group: its process got SIGTERM.
 struct Preempted {
   std::uint64_t token = 0;
@@ -338,6 +345,11 @@ template <class Inspector>
 auto inspect(Inspector& f, Saving& x) {
   return compat::describe(f, x, "troupe::wire::Saving", compat::field("token", x.token),
                           compat::field("generation", x.generation));
+}
+template <class Inspector>
+auto inspect(Inspector& f, AwaitsSave& x) {
+  return compat::describe(f, x, "troupe::wire::AwaitsSave", compat::field("token", x.token),
+                          compat::field("generation", x.generation), compat::field("number", x.number));
 }
 template <class Inspector>
 auto inspect(Inspector& f, Preempted& x) {

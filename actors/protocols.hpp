@@ -231,10 +231,11 @@ struct CheckpointsClosed {
 struct PartSaved {
   std::shared_ptr<detail::SavedPart> part;
 };
-/// No more parts of that rank will come for the saves up to this number.
+/// No more parts of that rank will come for the saves after the one number, up to the other.
 struct PartsLost {
   std::uint64_t generation;
   int rank;
+  std::uint64_t after;
   std::uint64_t up_to;
 };
 struct SaveOver {
@@ -296,6 +297,7 @@ CAF_ADD_TYPE_ID(troupe, (troupe::wire::PreemptionNotice))
 CAF_ADD_ATOM(troupe, troupe::atom, term, "trp-term")
 CAF_ADD_ATOM(troupe, troupe::atom, room, "trp-room")
 CAF_ADD_TYPE_ID(troupe, (troupe::wire::Saving))
+CAF_ADD_TYPE_ID(troupe, (troupe::wire::AwaitsSave))
 #if !TROUPE_CAF_LEGACY
 CAF_ADD_TYPE_ID(troupe, (troupe::local::StartGroup))
 CAF_ADD_TYPE_ID(troupe, (troupe::local::BeginRun))
@@ -414,6 +416,8 @@ using WorkerGroupActor = caf::typed_actor<
     compat::on<wire::Reports>::no_reply,
     // One rank's part of a checkpoint; a CheckpointAnswer to all ranks follows.
     compat::on<wire::CheckpointPart>::no_reply,
+    // The function waits for the answer to a save.
+    compat::on<wire::AwaitsSave>::no_reply,
     // The function was left on one rank, which still writes its saves; it ended.
     compat::on<wire::Saving>::no_reply, compat::on<wire::RankDone>::no_reply,
     // The function can go on in place (sent back); it has made a step; it waits for a new group.

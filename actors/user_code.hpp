@@ -63,11 +63,16 @@ public:
     std::uint64_t generation = 0;
     std::int64_t step = 0;
   };
+  struct Awaits {
+    std::uint64_t generation = 0;
+    std::uint64_t save = 0;
+  };
   struct Contents {
     std::optional<UserOutcome> setup;
     std::optional<Form> form;
     std::vector<Reply> replies;
     std::vector<detail::SavedPart> parts;
+    std::optional<Awaits> awaits;
     std::optional<Live> live;
     std::optional<Progress> progress;
     std::optional<Held> held;

@@ -179,6 +179,9 @@ private:
                                     take_source(request.start), request.result_folder},
             [outbox = outbox_](detail::SavedPart part) {
               outbox->put([&](Outbox::Contents& contents) { contents.parts.push_back(std::move(part)); });
+            },
+            [outbox = outbox_, generation = generation_](std::uint64_t save) {
+              outbox->put([&](Outbox::Contents& contents) { contents.awaits = Outbox::Awaits{generation, save}; });
             }),
         [outbox = outbox_, generation = generation_] {
           outbox->put([&](Outbox::Contents& contents) { contents.saving = generation; });
@@ -261,6 +264,8 @@ private:
     for (auto& request : store_->take_requests()) compat::tell(self_, store_actor_, std::move(request));
     send_replies(std::move(contents.replies));
     for (auto& part : contents.parts) send_part(std::move(part));
+    if (contents.awaits)
+      compat::tell(self_, group_, wire::AwaitsSave{token_, contents.awaits->generation, contents.awaits->save});
     if (contents.held)
       compat::tell(self_, group_,
                    wire::Held{token_, contents.held->generation, contents.held->saves, contents.held->end.text,

@@ -73,6 +73,12 @@ WorkerGroupActor::behavior_type GroupState::run(WorkerGroupActor::pointer self, 
       [this](const wire::FormDone& done) { form_done(done); },
       [this](const wire::Reports& reports) { add_reports(reports); },
       [this](const wire::CheckpointPart& part) { checkpoint_part(part); },
+      [this](const wire::AwaitsSave& awaits) {
+        auto* rank = find(awaits.token);
+        if (!rank || awaits.generation != generation_) return;
+        rank->awaits = awaits.number;
+        give_up_awaited_parts();
+      },
       [this](const wire::Saving& saving) {
         if (auto* rank = find(saving.token); rank && saving.generation == generation_) machine_->saving(index_of(rank));
       },

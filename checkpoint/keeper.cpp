@@ -172,7 +172,7 @@ void CheckpointKeeper::close() {
 void CheckpointKeeper::forget_parts() {
   pending_.clear();
   mixed_.clear();
-  lost_up_to_.clear();
+  given_up_.clear();
 }
 
 /// What stays now is in nobody's way: it goes next time.
@@ -197,11 +197,12 @@ std::vector<CheckpointKeeper::Over> CheckpointKeeper::add(SavedPart part) {
 }
 
 std::vector<CheckpointKeeper::Over> CheckpointKeeper::give_up_parts(std::uint64_t generation, std::int32_t rank,
-                                                                    std::uint64_t up_to) {
+                                                                    Saves saves) {
   std::lock_guard lock(mutex_);
   if (generation != generation_) return {};
-  auto& lost = lost_up_to_[rank];
-  lost = std::max(lost, up_to);
+  auto& known = given_up_[rank];
+  const bool decided = known.up_to < next_number_;
+  known = decided ? saves : Saves{std::min(known.after, saves.after), std::max(known.up_to, saves.up_to)};
   return finish_in_order();
 }
 
@@ -216,18 +217,19 @@ std::vector<CheckpointKeeper::Over> CheckpointKeeper::finish_in_order() {
     const auto missing = complete ? std::nullopt : missing_for_good(next_number_);
     if (!complete && !missing) return decided;
     Parts parts = next == pending_.end() ? Parts() : std::move(next->second);
-    if (missing) parts[*missing].error = "it was lost while it saved";
+    if (missing) parts[*missing].error = "it was lost, or lost its group, before it had saved";
     decided.push_back(finish(next_number_, parts));
     mixed_.erase(next_number_);
     pending_.erase(next_number_++);
   }
 }
 
-/// A lost rank whose part that save needs and has not got.
+/// A rank whose part that save needs, has not got, and does not get.
 std::optional<std::int32_t> CheckpointKeeper::missing_for_good(std::uint64_t number) const {
   const auto found = pending_.find(number);
-  for (const auto& [rank, up_to] : lost_up_to_) {
-    if (number > up_to || (found != pending_.end() && found->second.contains(rank))) continue;
+  for (const auto& [rank, saves] : given_up_) {
+    const bool waits = number <= saves.after || number > saves.up_to;
+    if (waits || (found != pending_.end() && found->second.contains(rank))) continue;
     // Of a save that nobody has told of yet, only the first rank's part is needed for sure.
     const auto parts = found == pending_.end() ? 1 : found->second.begin()->second.parts;
     if (rank < parts) return rank;

@@ -59,9 +59,14 @@ public:
   CheckpointSetup begin_attempt(std::uint64_t generation);
   /// One rank's part. Gives what was decided by it: nothing while other ranks' parts are missing.
   std::vector<Over> add(SavedPart part);
-  /// The rank was lost: of the saves up to this number, no part of it will come that has not come. Those that need it
+  /// Numbers of saves.
+  struct Saves {
+    std::uint64_t after = 0;
+    std::uint64_t up_to = 0;
+  };
+  /// The rank was lost, or makes these saves too late: no part of it will come that has not come. Those that need it
   /// have failed.
-  std::vector<Over> give_up_parts(std::uint64_t generation, std::int32_t rank, std::uint64_t up_to);
+  std::vector<Over> give_up_parts(std::uint64_t generation, std::int32_t rank, Saves saves);
   /// The run is over: nothing half done stays.
   void close();
 
@@ -137,9 +142,9 @@ private:
   std::filesystem::path results_;  // its ranks' large results
   std::uint64_t first_id_ = 1;
   std::uint64_t next_number_ = 1;
-  std::map<std::uint64_t, Parts> pending_;            // by number
-  std::set<std::uint64_t> mixed_;                     // numbers with parts of groups of two sizes
-  std::map<std::int32_t, std::uint64_t> lost_up_to_;  // ranks whose parts of saves up to a number will not come
+  std::map<std::uint64_t, Parts> pending_;  // by number
+  std::set<std::uint64_t> mixed_;           // numbers with parts of groups of two sizes
+  std::map<std::int32_t, Saves> given_up_;  // by rank
 
   mutable std::mutex storage_mutex_;
   std::vector<std::string> storage_errors_;

@@ -173,6 +173,8 @@ public:
   std::optional<Time> deadline() const;
 
   bool leaving() const { return leaving_; }
+  /// Ranks are told to drop their collectives, and have not all gone on.
+  bool regrouping() const { return attempt_ == Attempt::regrouping; }
   /// Places of those that train, in rank order.
   std::vector<int> members() const;
   /// Workers that are there or on their way, and places that wait for one.

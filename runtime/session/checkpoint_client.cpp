@@ -33,8 +33,13 @@ bool is_gone(const CheckpointSource& source) {
 
 }  // namespace
 
-CheckpointClient::CheckpointClient(int rank, int world_size, CheckpointSetup setup, std::function<void(SavedPart)> send)
-    : setup_(std::move(setup)), send_(std::move(send)), rank_(rank), world_size_(world_size) {
+CheckpointClient::CheckpointClient(int rank, int world_size, CheckpointSetup setup, std::function<void(SavedPart)> send,
+                                   std::function<void(std::uint64_t)> on_wait)
+    : setup_(std::move(setup)),
+      send_(std::move(send)),
+      on_wait_(std::move(on_wait)),
+      rank_(rank),
+      world_size_(world_size) {
   if (setup_.start) committed_[0] = setup_.start;
 }
 
@@ -45,7 +50,7 @@ void CheckpointClient::save(Checkpoint state, bool sharded, std::int64_t iterati
     part.number = ++saves_;
     // Without shards all ranks hold the same state, and the first one's is kept.
     if (!sharded && rank_ != 0) return;
-    changed_.wait(lock, [this] { return stopped_ || under_way_.size() < most_under_way; });
+    while (!stopped_ && under_way_.size() >= most_under_way) wait_for_answer(lock, under_way_.front());
     if (stopped_) throw Stopped();
     under_way_.push_back(part.number);
     part.rank = rank_;
@@ -120,14 +125,23 @@ void CheckpointClient::finish() noexcept {
   changed_.wait_for(lock, std::chrono::seconds(5), [this] { return memory_.empty(); });
 }
 
-void CheckpointClient::wait_for_answers(std::unique_lock<std::mutex>& lock) {
-  changed_.wait(lock, [this] { return stopped_ || answered_ >= saves_; });
-  if (answered_ < saves_) throw Stopped();
+/// Also returns when stopped.
+void CheckpointClient::wait_for_answer(std::unique_lock<std::mutex>& lock, std::uint64_t number) {
+  const auto is_over = [&] { return stopped_ || answered_ >= number; };
+  if (is_over()) return;
+  on_wait_(number);
+  changed_.wait(lock, is_over);
+}
+
+void CheckpointClient::wait_for_all_answers(std::unique_lock<std::mutex>& lock) {
+  const auto last = saves_;
+  wait_for_answer(lock, last);
+  if (answered_ < last) throw Stopped();
 }
 
 CheckpointClient::Loaded CheckpointClient::load() {
   std::unique_lock lock(mutex_);
-  wait_for_answers(lock);
+  wait_for_all_answers(lock);
   const auto beyond = committed_.upper_bound(saves_);
   if (beyond == committed_.begin()) return {};
   const int rank = rank_;
@@ -151,7 +165,7 @@ CheckpointClient::Loaded CheckpointClient::load() {
 
 void CheckpointClient::flush() {
   std::unique_lock lock(mutex_);
-  wait_for_answers(lock);
+  wait_for_all_answers(lock);
 }
 
 std::uint64_t CheckpointClient::saves() const {

@@ -24,8 +24,11 @@ namespace troupe::detail {
 
 class CheckpointClient {
 public:
-  /// `send` carries parts to the keeper; it is called from user threads and from the writer's.
-  CheckpointClient(int rank, int world_size, CheckpointSetup setup, std::function<void(SavedPart)> send);
+  /// `send` carries parts to the keeper; it is called from user threads and from the writer's. `on_wait`: this rank
+  /// does nothing until the save of that number is answered.
+  CheckpointClient(
+      int rank, int world_size, CheckpointSetup setup, std::function<void(SavedPart)> send,
+      std::function<void(std::uint64_t)> on_wait = [](std::uint64_t) {});
 
   /// Returns when the state is copied. Waits while two saves are under way; throws Stopped once stopped.
   void save(Checkpoint state, bool sharded, std::int64_t iteration, Json metrics);
@@ -66,10 +69,12 @@ private:
   void hand_over(const Checkpoint& state, SavedPart part);
   void written_behind(WrittenShard written, SavedPart part);
   CheckpointWriter& writer();
-  void wait_for_answers(std::unique_lock<std::mutex>& lock);
+  void wait_for_answer(std::unique_lock<std::mutex>& lock, std::uint64_t number);
+  void wait_for_all_answers(std::unique_lock<std::mutex>& lock);
 
   const CheckpointSetup setup_;
   const std::function<void(SavedPart)> send_;
+  const std::function<void(std::uint64_t)> on_wait_;
 
   mutable std::mutex mutex_;
   int rank_;

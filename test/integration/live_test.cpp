@@ -29,12 +29,13 @@ struct Meeting {
   int rank;
   int size;
 
+  std::string key(const std::string& place, int from) const { return fmt::format("{}/{}/{}", epoch, place, from); }
+  void say(const std::string& place, int value) const { store->set(key(place, rank), std::to_string(value)); }
   /// What each rank said at this place, in rank order.
   std::vector<int> exchange(const std::string& place, int value) const {
-    const auto key = [&](int from) { return fmt::format("{}/{}/{}", epoch, place, from); };
-    store->set(key(rank), std::to_string(value));
+    say(place, value);
     std::vector<int> values;
-    for (int from = 0; from < size; ++from) values.push_back(std::stoi(store->get(key(from), patience)));
+    for (int from = 0; from < size; ++from) values.push_back(std::stoi(store->get(key(place, from), patience)));
     return values;
   }
 };
@@ -61,7 +62,9 @@ public:
     while (step_ < config_["steps"].get<int>()) {
       try {
         disturb();
-        meeting()->exchange(fmt::format("step {}", step_), step_);
+        const auto place = fmt::format("step {}", step_);
+        if (config_["late"] == name()) fall_behind(place);
+        meeting()->exchange(place, step_);
         step_ += 1;
       } catch (const Stopped&) {
         throw;
@@ -74,6 +77,7 @@ public:
       }
       session_->step_committed(step_);
       train::report({{"step", step_}});
+      if (config_.contains("save")) save(config_["save"]);
     }
     session_->set_live(false);
     return {{"pid", ::getpid()}, {"from", from}, {"world", train::world_size()}};
@@ -86,8 +90,11 @@ private:
     for (;;) try {
         session_->rejoin(why);
         const auto steps = meeting()->exchange("rejoin", has_state_ ? step_ : -1);
+        const auto saves = meeting()->exchange("saves", static_cast<int>(session_->counters().saves));
         step_ = *std::max_element(steps.begin(), steps.end());
-        if (!std::exchange(has_state_, true)) session_->adopt({.reports = step_, .saves = 0});
+        const int saved = *std::max_element(saves.begin(), saves.end());
+        if (!std::exchange(has_state_, true))
+          session_->adopt({.reports = step_, .saves = static_cast<std::uint64_t>(saved)});
         session_->caught_up();
         fmt::print("I am rank {} of {}\n", train::world_rank(), train::world_size());
         return;
@@ -96,8 +103,31 @@ private:
       }
   }
 
+  std::string name() const { return fmt::format("{} {}", step_, train::world_rank()); }
+
+  /// The others make this step with what this rank has said, and this rank loses its group before it sees that.
+  void fall_behind(const std::string& place) {
+    meeting()->say(place, step_);
+    while (!session_->rejoin_wanted())
+      if (train::wait_for_stop(1ms)) throw Stopped();
+    throw GroupLost("this rank was late");
+  }
+
+  void save(const Json& how) {
+    const auto die_if = [&](const char* when) {
+      if (how[when] == name() && is_first(config_["folder"].get<std::string>(), when)) ::raise(SIGKILL);
+    };
+    die_if("dies before");
+    for (int i = 0; i < how["times"]; ++i)
+      train::save_checkpoint(
+          {{"step", step_}, {"data", TensorData::of(std::vector<std::uint8_t>(how["bytes"].get<std::size_t>(), 7))}},
+          {.sharded = how["sharded"]});
+    die_if("dies behind");
+    train::flush_checkpoints();
+  }
+
   void disturb() {
-    const auto name = fmt::format("{} {}", step_, train::world_rank());
+    const auto name = this->name();
     for (const auto& victim : config_["kill"])
       if (victim == name && is_first(config_["folder"].get<std::string>(), name)) ::raise(SIGKILL);
     for (const auto& thrower : config_["throw"])
@@ -141,8 +171,13 @@ private:
 };
 
 Json config_of(TestTrainer& trainer, Json kill, int steps = 12) {
-  return {{"folder", trainer.folder()}, {"steps", steps}, {"kill", std::move(kill)}, {"leave", ""},
-          {"throw", Json::array()},     {"always", false}};
+  return {{"folder", trainer.folder()},
+          {"steps", steps},
+          {"kill", std::move(kill)},
+          {"leave", ""},
+          {"throw", Json::array()},
+          {"always", false},
+          {"late", ""}};
 }
 
 Json decisions_of(TestTrainer& trainer) {
@@ -239,6 +274,40 @@ DOCTEST_TEST_CASE("a spare takes the place of a lost worker, and another spare i
     for (const auto& result : results) DOCTEST_CHECK_FALSE(known.contains(result["pid"].get<pid_t>()));
   }
   for (const auto& process : others) DOCTEST_CHECK(process.ends_within(std::chrono::milliseconds(0)));
+}
+
+DOCTEST_TEST_CASE("those who wait for a checkpoint that a lost rank has not finished go on in place") {
+  const Json plain{{"times", 1}, {"bytes", 1 << 20}, {"sharded", false}, {"dies before", ""}, {"dies behind", ""}};
+  struct Case {
+    const char* what;
+    Json save;
+    const char* late = "";
+  };
+  std::vector<Case> cases{{"rank 0 does not begin", plain},
+                          {"rank 0 writes", plain},
+                          {"a shard is missing, and a third save waits", plain},
+                          {"rank 0 lives, but is a step behind", plain, "5 0"}};
+  cases[0].save["dies before"] = "6 0";
+  cases[1].save["dies behind"] = "6 0";
+  cases[1].save["bytes"] = 64 << 20;
+  cases[2].save["dies before"] = "6 1";
+  cases[2].save["sharded"] = true;
+  cases[2].save["times"] = 3;
+  cases[3].save["dies before"] = "6 2";
+  for (auto& [what, save, late] : cases) {
+    DOCTEST_CAPTURE(what);
+    TestTrainer trainer({.backend = "counting", .num_workers = 3, .rejoin_deadline = 20s});
+    auto config = config_of(trainer, Json::array(), 8);
+    config["save"] = std::move(save);
+    config["late"] = late;
+    auto recorder = std::make_shared<Recorder>();
+    const auto took = time_of([&] { trainer->run(fn<count>, {.config = std::move(config), .callbacks = {recorder}}); });
+    DOCTEST_CHECK(took < 15s);
+    check_rounds(*recorder, 8);
+    for (const auto& info : recorder->infos) DOCTEST_CHECK(info.attempt == 1);
+    DOCTEST_CHECK(decisions_of(trainer).size() == 1);
+    DOCTEST_CHECK(trainer->latest_checkpoint()->at<int>("step") == 8);
+  }
 }
 
 DOCTEST_TEST_CASE("retries are counted when ranks go on in place, too") {

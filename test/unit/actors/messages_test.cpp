@@ -113,6 +113,11 @@ DOCTEST_TEST_CASE("every message from a worker arrives as it was sent") {
   DOCTEST_CHECK(done.code == 4);
   DOCTEST_CHECK(done.payload.bytes == "r");
 
+  const auto awaits = fixture.travel(wire::AwaitsSave{1, 2, 3});
+  DOCTEST_CHECK(awaits.token == 1);
+  DOCTEST_CHECK(awaits.generation == 2);
+  DOCTEST_CHECK(awaits.number == 3);
+
   const auto replies = fixture.travel(wire::Replies{1, {{2, 1, 3, {0, 1, "x"}}}});
   DOCTEST_REQUIRE(replies.replies.size() == 1);
   DOCTEST_CHECK(replies.replies[0].id == 2);

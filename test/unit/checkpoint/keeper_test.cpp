@@ -475,11 +475,11 @@ DOCTEST_TEST_CASE("a save whose rank was lost has failed, and those behind it ar
   keeper.begin_attempt(1);
   save(keeper, 1, 1, {{"epoch", 0}});
   DOCTEST_CHECK(keeper.add(part(1, 3, {{"epoch", 2}})).empty());  // of the new rank 0: the old one had begun save 2
-  DOCTEST_CHECK(keeper.give_up_parts(2, 0, 2).empty());           // of another attempt
-  const auto over = keeper.give_up_parts(1, 0, 2);
+  DOCTEST_CHECK(keeper.give_up_parts(2, 0, {0, 2}).empty());      // of another attempt
+  const auto over = keeper.give_up_parts(1, 0, {0, 2});
   DOCTEST_REQUIRE(over.size() == 2);
   DOCTEST_CHECK(over[0].result.number == 2);
-  DOCTEST_CHECK(test::contains(over[0].result.error, "rank 0: it was lost while it saved"));
+  DOCTEST_CHECK(test::contains(over[0].result.error, "rank 0: it was lost"));
   DOCTEST_CHECK(over[0].fatal == "");
   DOCTEST_CHECK(over[1].result.number == 3);
   DOCTEST_CHECK(over[1].result.error == "");
@@ -496,16 +496,33 @@ DOCTEST_TEST_CASE("a sharded save needs the part of a lost rank unless it has co
   // Save 1 has the lost rank's part, save 2 only that of rank 0, and of save 3 nobody has told yet.
   DOCTEST_CHECK(keeper.add(part(1, 1, {{"rank", 1}}, 1, 2)).empty());
   DOCTEST_CHECK(keeper.add(part(1, 2, {{"rank", 0}}, 0, 2)).empty());
-  DOCTEST_CHECK(keeper.give_up_parts(1, 1, 3).empty());
+  DOCTEST_CHECK(keeper.give_up_parts(1, 1, {0, 3}).empty());
   const auto over = keeper.add(part(1, 1, {{"rank", 0}}, 0, 2));
   DOCTEST_REQUIRE(over.size() == 2);
   DOCTEST_CHECK(over[0].result.error == "");
-  DOCTEST_CHECK(test::contains(over[1].result.error, "rank 1: it was lost while it saved"));
+  DOCTEST_CHECK(test::contains(over[1].result.error, "rank 1: it was lost"));
   const auto third = keeper.add(part(1, 3, {{"rank", 0}}, 0, 2));
   DOCTEST_REQUIRE(third.size() == 1);
   DOCTEST_CHECK(test::contains(third[0].result.error, "rank 1"));
   save(keeper, 1, 4, {{"epoch", 4}});
   DOCTEST_CHECK(keeper.committed() == 2);
+}
+
+DOCTEST_TEST_CASE("of a rank that saves too late, only the saves that it has not begun are given up") {
+  TempFolder run;
+  CheckpointKeeper keeper({.directory = run.path()});
+  keeper.begin_attempt(1);
+  // Rank 0 still writes save 1 and is held before save 2, which rank 1 waits for.
+  DOCTEST_CHECK(keeper.give_up_parts(1, 0, {1, 2}).empty());
+  const auto over = keeper.add(part(1, 1, {{"epoch", 1}}));
+  DOCTEST_REQUIRE(over.size() == 2);
+  DOCTEST_CHECK(over[0].result.error == "");
+  DOCTEST_CHECK(test::contains(over[1].result.error, "rank 0: it was lost, or lost its group"));
+  DOCTEST_CHECK(is_plain_answer(keeper.add(part(1, 2, {{"epoch", 2}}))));
+  // What is given up later has nothing to do with that.
+  DOCTEST_CHECK(keeper.give_up_parts(1, 0, {3, 4}).empty());
+  save(keeper, 1, 3, {{"epoch", 3}});
+  DOCTEST_CHECK(keeper.latest() == Checkpoint{{"epoch", 3}});
 }
 
 DOCTEST_TEST_CASE("a save that fails on one rank leaves nothing of the others on disk") {
@@ -573,7 +590,7 @@ DOCTEST_TEST_CASE("a save of rank 0 alone goes on when another rank is lost") {
   TempFolder run;
   CheckpointKeeper keeper({.directory = run.path()});
   keeper.begin_attempt(1);
-  DOCTEST_CHECK(keeper.give_up_parts(1, 1, 1).empty());
+  DOCTEST_CHECK(keeper.give_up_parts(1, 1, {0, 1}).empty());
   save(keeper, 1, 1, {{"epoch", 0}});
 }
 

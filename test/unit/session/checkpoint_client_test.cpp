@@ -5,6 +5,7 @@
 
 #include <string>
 #include <thread>
+#include <vector>
 
 #include <troupe/error.hpp>
 
@@ -70,6 +71,29 @@ DOCTEST_TEST_CASE("a damaged checkpoint is an error and not taken for a removed 
   for (std::uint64_t number : {1, 2}) rank.client.answer(rank.committed(number));
   fs::resize_file(rank.folder_of(1) / "manifest.json", 10);
   DOCTEST_CHECK(test::contains(test::thrown_by([&] { rank.client.load(); }), "io: "));
+}
+
+DOCTEST_TEST_CASE("a rank that can do nothing but wait for a save tells which") {
+  std::vector<std::uint64_t> awaited;
+  CheckpointClient* self = nullptr;
+  std::jthread keeper;
+  CheckpointClient client(
+      0, 2, {}, [](const SavedPart&) {},
+      [&](std::uint64_t number) {
+        awaited.push_back(number);
+        keeper = std::jthread([self, number] { self->answer({1, number, {}, "it was lost"}); });
+      });
+  self = &client;
+  const auto save = [&] { client.save({{"number", 0}}, true, 0, nullptr); };
+  save();
+  save();
+  DOCTEST_CHECK(awaited.empty());
+  save();  // while two are under way
+  DOCTEST_CHECK(awaited == std::vector<std::uint64_t>{1});
+  client.flush();
+  DOCTEST_CHECK(awaited == std::vector<std::uint64_t>{1, 3});
+  client.flush();
+  DOCTEST_CHECK(awaited.size() == 2);
 }
 
 DOCTEST_TEST_CASE("a late rank that is stopped does not wait for a newer checkpoint") {
