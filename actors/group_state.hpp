@@ -87,6 +87,9 @@ private:
   void promote(Spare spare, int index);
   /// When there is nothing more urgent to do.
   void refill_spares();
+  /// It is dead, dying or of no use, and nobody may take it.
+  void end_spare(node::Token token);
+  void spare_gone(node::Token token);
   void launch_thread(int rank);
   void act(const engine::KillWorker& action);
   void act(const engine::SendForm& action);

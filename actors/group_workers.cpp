@@ -25,6 +25,8 @@ constexpr std::chrono::seconds longest_death{60};
 
 /// Of spares that could not be had.
 constexpr std::chrono::seconds next_refill{10};
+/// Of one that has become a worker: by then the others have gone on, as a rule.
+constexpr std::chrono::seconds refill_after_use{1};
 
 }  // namespace
 
@@ -67,9 +69,18 @@ void GroupState::promote(Spare spare, int index) {
   rank.is_forked = true;
   node::Node::instance().set_rank(rank.token, number_of(index));
   node::Node::instance().set_log_file(rank.token, log_file(index));
-  machine_->registered(index);
+  machine_->promoted(index);
   watch_->joined(index, Clock::now());
   send_setup(rank, index);
+  if (!refill_at_) refill_at_ = Clock::now() + refill_after_use;
+}
+
+void GroupState::spare_gone(node::Token token) {
+  spares_->remove(token);
+  if (stuck_ranks_)
+    end_if_all_gone();
+  else
+    refill_spares();
 }
 
 void GroupState::refill_spares() {
@@ -190,6 +201,8 @@ void GroupState::someone_ended(const caf::down_msg& down) {
     // The cause follows from the Node, often a moment later.
     return going(rank, std::chrono::seconds(1));
   }
+  for (const auto& spare : spares_->all())
+    if (spare.handle && spare.handle.address() == down.source) return end_spare(spare.token);
 }
 
 void GroupState::going(Rank& rank, Clock::duration patience) {
@@ -201,11 +214,9 @@ void GroupState::process_news(const local::ProcessNews& news) {
   using Kind = node::ProcessEvent::Kind;
   if (auto* spare = spares_->find(news.token)) {
     if (news.event.kind == Kind::forked) spare->is_forked = true;
-    if (news.event.kind == Kind::stopped) node::Node::instance().signal(news.token, SIGKILL);  // of no use
-    if (news.event.kind == Kind::dying) await_end_of(news.token);
-    if (!news.event.is_end() && news.event.kind != Kind::dying) return;
-    spares_->remove(news.token);
-    return stuck_ranks_ ? end_if_all_gone() : refill_spares();
+    if (news.event.kind == Kind::stopped || news.event.kind == Kind::dying) return end_spare(news.token);
+    if (news.event.is_end()) spare_gone(news.token);
+    return;
   }
   auto* rank = find(news.token);
   if (!rank) {
@@ -227,6 +238,11 @@ void GroupState::process_news(const local::ProcessNews& news) {
   if (news.event.kind == Kind::continued) watch_->continued(index, Clock::now());
   perform(machine_->frozen(index, news.event.kind == Kind::stopped));
   check_watch();
+}
+
+void GroupState::end_spare(node::Token token) {
+  await_end_of(token);
+  spare_gone(token);
 }
 
 /// Of one that is replaced already.

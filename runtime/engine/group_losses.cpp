@@ -57,6 +57,7 @@ GroupActions GroupMachine::lost(int rank, const std::string& cause, std::vector<
   const bool expected = s.killed || leaving_;
   const bool was_in_function = in_function(rank);
   const bool was_dropped = s.dropped;
+  const bool was_promoted = s.promoted;
   const auto kind = s.preempted ? FailureKind::preempted : FailureKind::worker_lost;
   s = Slot{.member = s.member, .start_failures = s.start_failures};
   if (leaving_) {
@@ -70,6 +71,10 @@ GroupActions GroupMachine::lost(int rank, const std::string& cause, std::vector<
   }
   if (before == State::starting && expected) {  // given up already, but the next attempt may have begun meanwhile
     if (attempt_ == Attempt::pending || kind == FailureKind::preempted) launch(rank, now, actions);
+    return actions;
+  }
+  if (before == State::starting && was_promoted) {
+    launch(rank, now, actions);
     return actions;
   }
   if (before == State::starting) {

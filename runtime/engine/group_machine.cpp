@@ -76,6 +76,8 @@ void GroupMachine::launch_absent(Time now, GroupActions& actions) {
 
 void GroupMachine::registered(int rank) { slot(rank).registered = true; }
 
+void GroupMachine::promoted(int rank) { slot(rank).registered = slot(rank).promoted = true; }
+
 GroupActions GroupMachine::ready(int rank, Time now) {
   GroupActions actions;
   if (slot(rank).state != State::starting || leaving_) return actions;

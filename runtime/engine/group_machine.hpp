@@ -114,6 +114,9 @@ public:
   GroupActions start(Time now);
   /// The worker is connected; it can be asked to leave.
   void registered(int rank);
+  /// The worker stood by, connected, before it got this rank. If it dies before it is set up, it may have been dead
+  /// already: that is no failed start.
+  void promoted(int rank);
   /// The worker's backend, hook and object are set up.
   GroupActions ready(int rank, Time now);
   /// The worker has formed the group of that epoch.
@@ -192,6 +195,7 @@ private:
     bool dropped = false;      // told to leave: it is not replaced
     std::uint64_t formed = 0;  // the epoch it has formed while it was held
     bool registered = false;
+    bool promoted = false;
     bool frozen = false;
     bool going = false;   // its end is certain, and not our doing
     bool killed = false;  // by us: its death is no failure

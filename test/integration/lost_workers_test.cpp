@@ -7,6 +7,7 @@
 #include <exception>
 #include <fstream>
 #include <iostream>
+#include <set>
 #include <thread>
 
 #include <fmt/format.h>
@@ -331,6 +332,51 @@ DOCTEST_TEST_CASE("idle workers that die with the fork server are replaced befor
     }
   }
   DOCTEST_CHECK(ranks == std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7});
+}
+
+namespace {
+
+/// Worker processes, spares included.
+std::set<int> processes() {
+  std::set<int> pids;
+  for (int pid : process_tree(::getpid()))
+    if (pid != ::getpid() && pid != node::Node::instance().fork_server_pid()) pids.insert(pid);
+  return pids;
+}
+
+bool come_to_be(std::size_t count) {
+  const auto end = std::chrono::steady_clock::now() + patience;
+  while (processes().size() != count && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  return processes().size() == count;
+}
+
+}  // namespace
+
+DOCTEST_TEST_CASE("a spare that an idle worker's loss has used up is replaced, and so are spares that die or stop") {
+  TestTrainer trainer({.num_workers = 1, .spares = 2});
+  trainer->start();
+  DOCTEST_REQUIRE(come_to_be(3));
+  const auto worker = trainer->worker_pids().at(0);
+  for (int victim : processes()) {
+    DOCTEST_CAPTURE(victim == worker);
+    const ProcessWatch watch(victim);
+    ::kill(victim, victim == worker ? SIGKILL : SIGSTOP);
+    DOCTEST_CHECK(watch.ends_within(patience));
+    DOCTEST_CHECK(come_to_be(3));
+  }
+  DOCTEST_CHECK(Json(trainer->run(fn<rank>)).dump() == "[0]");
+}
+
+DOCTEST_TEST_CASE("spares that die together with the workers are not taken for workers that cannot be started") {
+  TestTrainer trainer({.num_workers = 2, .spares = 3});
+  trainer->start();
+  for (int time = 0; time < 2; ++time) {
+    DOCTEST_REQUIRE(come_to_be(5));
+    const auto server = node::Node::instance().fork_server_pid();
+    DOCTEST_REQUIRE(server > 0);
+    ::kill(server, SIGKILL);
+    DOCTEST_CHECK(Json(trainer->run(fn<rank>)).dump() == "[0,1]");
+  }
 }
 
 DOCTEST_TEST_CASE("the loss of the fork server is recovered in a run and between runs") {

@@ -81,6 +81,23 @@ DOCTEST_TEST_CASE("a worker that dies while starting is tried three times") {
   DOCTEST_CHECK(failure.text.find("killed by SIGKILL") != std::string::npos);
 }
 
+DOCTEST_TEST_CASE("spares that turn out to be dead are no failed starts, but what is wrong in the setup still is") {
+  Fixture group;
+  group.start();
+  DOCTEST_CHECK(ranks_of<LaunchWorker>(group.lose(1)) == Ranks{1});
+  for (int spare = 0; spare < 5; ++spare) {
+    group.machine.promoted(1);
+    DOCTEST_CHECK(ranks_of<LaunchWorker>(group.lose(1)) == Ranks{1});
+  }
+  // The spares are used up.
+  group.machine.begin_attempt(group.now);
+  for (int started = 0; started < 2; ++started) DOCTEST_CHECK(ranks_of<LaunchWorker>(group.lose(1)) == Ranks{1});
+  const auto actions = group.lose(1);
+  DOCTEST_CHECK(ranks_of<LaunchWorker>(actions).empty());
+  DOCTEST_REQUIRE(find<Decided>(actions));
+  DOCTEST_CHECK(find<Decided>(actions)->decision.error.find("(3 times)") != std::string::npos);
+}
+
 DOCTEST_TEST_CASE("a worker that does not come up in time fails the start and is killed") {
   Fixture group;
   group.machine.start(group.now);

@@ -128,7 +128,10 @@ private:
     if (p.killed || (!calm_ && chance(15))) return die(rank), true;
     if (!p.ready) {
       p.ready = true;
-      machine_.registered(rank);
+      if (chance(3))
+        machine_.promoted(rank);
+      else
+        machine_.registered(rank);
       if (!calm_ && chance(20)) return perform(machine_.setup_failed(fatal(rank), now_)), true;
       return perform(machine_.ready(rank, now_)), true;
     }
