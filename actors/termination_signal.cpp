@@ -63,9 +63,4 @@ void TerminationSignal::restore() {
   if (now.sa_handler == on_signal) ::signal(SIGTERM, SIG_DFL);
 }
 
-void TerminationSignal::take_default() {
-  restore();
-  ::kill(::getpid(), SIGTERM);
-}
-
 }  // namespace troupe

@@ -13,8 +13,6 @@ public:
   static void watch(std::function<void()> then);
   /// SIGTERM ends the process again (unless user code has a handler of its own).
   static void restore();
-  /// Ends the process as SIGTERM would have done.
-  static void take_default();
 };
 
 }  // namespace troupe

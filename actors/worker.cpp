@@ -107,10 +107,7 @@ public:
             session_->notify_preemption(
                 {notice.rank, std::chrono::steady_clock::now() + std::chrono::milliseconds(notice.within_ms)});
         },
-        [this](atom::term) {
-          if (!session_) return TerminationSignal::take_default();  // nothing to save
-          compat::tell(self_, group_, wire::Preempted{token_});
-        },
+        [this](atom::term) { compat::tell(self_, group_, wire::Preempted{token_}); },
         [this](const wire::Calls& calls) { begin_calls(calls); },
         [this](atom::leave) { leave(); },
         [this](atom::ping) { answer_ping(); },

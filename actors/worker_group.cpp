@@ -97,6 +97,7 @@ WorkerGroupActor::behavior_type GroupState::run(WorkerGroupActor::pointer self, 
       },
       [this](const wire::Held& held) { rank_held(held); },
       [this](const wire::Preempted& preempted) {
+        if (spares_->find(preempted.token)) return end_spare(preempted.token);
         if (auto* rank = find(preempted.token)) preempt(index_of(rank), spec_->settings.preemption_grace);
       },
       [this](const wire::Replies& replies) { answer(replies); },
