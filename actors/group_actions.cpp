@@ -191,7 +191,7 @@ void GroupState::arm_timer() {
   const auto consider = [&](const std::optional<Clock::time_point>& time) {
     if (time && (!next || *time < *next)) next = time;
   };
-  if (rounds_) consider(rounds_->deadline());
+  if (rounds_ && !machine_->regrouping()) consider(rounds_->deadline());
   if (!machine_->leaving()) {
     consider(watch_->deadline());
     consider(refill_at_);

@@ -77,7 +77,7 @@ void GroupState::rounds_added(const RoundFlow::Added& added) {
 }
 
 void GroupState::check_rounds() {
-  if (!rounds_) return;
+  if (!rounds_ || machine_->regrouping()) return;  // ranks wait for the one that will take a lost one's place
   if (auto failure = rounds_->check(Clock::now()))
     perform(machine_->fail_attempt(std::move(*failure), Clock::now()));
   else

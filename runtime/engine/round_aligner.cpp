@@ -15,8 +15,8 @@ void RoundAligner::add(int rank, std::string report, Time now) {
   if (slot.waiting.empty()) ranks_waiting_ += 1;
   slot.waiting_bytes += report.size();
   slot.waiting.push_back({slot.reported, std::move(report)});
-  last_add_ = time_.advance(now);
-  if (out_of_credit(slot) && !stalled_since_) stalled_since_ = last_add_;
+  const auto lived = time_.advance(now);
+  if (out_of_credit(slot) && !stalled_since_) stalled_since_ = lived;
 }
 
 void RoundAligner::finish(int rank) { ranks_.at(static_cast<std::size_t>(rank)).finished = true; }
@@ -40,6 +40,7 @@ void RoundAligner::regroup(const std::vector<int>& members, const std::vector<in
       if (slot.waiting.empty()) ranks_waiting_ -= 1;
     }
   }
+  begin_stall();
 }
 
 bool RoundAligner::is_complete() const {
@@ -65,11 +66,15 @@ std::optional<AlignedRound> RoundAligner::take() {
     slot.waiting.pop_front();
     if (slot.waiting.empty()) ranks_waiting_ -= 1;
   }
-  // A completed round ends every stall: whoever was out of credit gets some back.
+  begin_stall();  // a completed round ends every one: whoever was out of credit gets some back
+  return round;
+}
+
+/// If there is one now; what was before does not count.
+void RoundAligner::begin_stall() {
   stalled_since_.reset();
   if (std::any_of(ranks_.begin(), ranks_.end(), [this](const Rank& slot) { return out_of_credit(slot); }))
-    stalled_since_ = last_add_;
-  return round;
+    stalled_since_ = time_.lived();
 }
 
 bool RoundAligner::out_of_credit(const Rank& rank) const {

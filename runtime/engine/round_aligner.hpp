@@ -39,7 +39,7 @@ public:
   /// The rank returned; it will report no more.
   void finish(int rank);
   /// From now on these ranks take part; those of them that are new go on where the furthest of the others is. What
-  /// ranks have reported that left is still delivered.
+  /// ranks have reported that left is still delivered. Who waits for reports of others waits since now.
   void regroup(const std::vector<int>& members, const std::vector<int>& newcomers);
 
   /// The next complete round, in rank order.
@@ -68,6 +68,7 @@ private:
   }
   bool is_complete() const;
   bool out_of_credit(const Rank& rank) const;
+  void begin_stall();
   Failure unequal(const std::string& how) const;
 
   Limits limits_;
@@ -76,7 +77,6 @@ private:
   std::int64_t taken_ = 0;         // rounds
   bool regrouped_ = false;         // not every rank takes part in every round
   LivedTime time_{std::chrono::seconds(1)};
-  Duration last_add_{0};
   std::optional<Duration> stalled_since_;
 };
 

@@ -9,6 +9,7 @@
 #include <future>
 #include <optional>
 #include <set>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -76,7 +77,7 @@ public:
         if (step_ == before) continue;  // else the others had made this step already
       }
       session_->step_committed(step_);
-      train::report({{"step", step_}});
+      report();
       if (config_.contains("save")) save(config_["save"]);
     }
     session_->set_live(false);
@@ -111,6 +112,16 @@ private:
     while (!session_->rejoin_wanted())
       if (train::wait_for_stop(1ms)) throw Stopped();
     throw GroupLost("this rank was late");
+  }
+
+  void report() {
+    Json metrics{{"step", step_}};
+    if (config_.contains("report")) {
+      const auto& how = config_["report"];
+      if (how["dies"] == name() && is_first(config_["folder"].get<std::string>(), "silent")) ::raise(SIGKILL);
+      metrics["text"] = std::string(how["bytes"].get<std::size_t>(), 'x');
+    }
+    train::report(metrics);
   }
 
   void save(const Json& how) {
@@ -151,6 +162,10 @@ std::filesystem::path marker() { return std::getenv("TROUPE_TEST_MARKER"); }
 
 void die_at_marker() {
   if (std::filesystem::exists(marker())) ::raise(SIGKILL);
+}
+
+void linger_at_marker() {
+  if (std::filesystem::exists(marker())) std::this_thread::sleep_for(4s);
 }
 
 void die_three_times_at_marker() {
@@ -308,6 +323,20 @@ DOCTEST_TEST_CASE("those who wait for a checkpoint that a lost rank has not fini
     DOCTEST_CHECK(decisions_of(trainer).size() == 1);
     DOCTEST_CHECK(trainer->latest_checkpoint()->at<int>("step") == 8);
   }
+}
+
+DOCTEST_TEST_CASE("a replacement that takes its time is not blamed for the reports that others wait for") {
+  const TempFolder folder;
+  const ScopedVariable variable("TROUPE_TEST_MARKER", (folder.path() / "slow from now on").string());
+  TestTrainer trainer({.backend = "counting", .num_workers = 2, .report_deadline = 2s});
+  trainer->start(fn<linger_at_marker>);
+  std::ofstream(marker()) << "x";
+  auto config = config_of(trainer, Json::array());
+  config["report"] = {{"bytes", 2 << 20}, {"dies", "6 1"}};  // all of a rank's credit
+  auto recorder = std::make_shared<Recorder>();
+  trainer->run(fn<count>, {.config = std::move(config), .callbacks = {recorder}});
+  check_rounds(*recorder, 12);
+  for (const auto& info : recorder->infos) DOCTEST_CHECK(info.attempt == 1);
 }
 
 DOCTEST_TEST_CASE("retries are counted when ranks go on in place, too") {
