@@ -87,6 +87,7 @@ void GroupState::check_rounds() {
 void GroupState::give_credit(const local::Consumed& consumed) {
   if (!rounds_ || consumed.generation != generation_) return;
   send_credits(rounds_->consumed(consumed.rounds));
+  arm_timer();
 }
 
 void GroupState::send_credits(const std::vector<wire::Credit>& credits) {

@@ -41,6 +41,7 @@ RoundFlow::Added RoundFlow::deliver() {
 }
 
 std::vector<wire::Credit> RoundFlow::consumed(std::uint32_t rounds) {
+  aligner_.consumed(rounds);
   std::vector<wire::Credit> credits(places_, wire::Credit{generation_, 0, 0});
   for (; rounds > 0 && !delivered_.empty(); --rounds, delivered_.pop_front())
     for (const auto& [rank, bytes] : delivered_.front()) {

@@ -16,7 +16,7 @@ void RoundAligner::add(int rank, std::string report, Time now) {
   slot.waiting_bytes += report.size();
   slot.waiting.push_back({slot.reported, std::move(report)});
   const auto lived = time_.advance(now);
-  if (out_of_credit(slot) && !stalled_since_) stalled_since_ = lived;
+  if (unconsumed_ == 0 && out_of_credit(slot) && !stalled_since_) stalled_since_ = lived;
 }
 
 void RoundAligner::finish(int rank) { ranks_.at(static_cast<std::size_t>(rank)).finished = true; }
@@ -54,6 +54,7 @@ bool RoundAligner::is_complete() const {
 std::optional<AlignedRound> RoundAligner::take() {
   if (!is_complete()) return std::nullopt;
   taken_ += 1;
+  unconsumed_ += 1;
   AlignedRound round;
   round.ranks.reserve(ranks_.size());
   round.reports.reserve(ranks_.size());
@@ -66,13 +67,19 @@ std::optional<AlignedRound> RoundAligner::take() {
     slot.waiting.pop_front();
     if (slot.waiting.empty()) ranks_waiting_ -= 1;
   }
-  begin_stall();  // a completed round ends every one: whoever was out of credit gets some back
+  stalled_since_.reset();  // whoever is out of credit gets some back
   return round;
+}
+
+void RoundAligner::consumed(std::size_t rounds) {
+  unconsumed_ -= std::min(unconsumed_, rounds);
+  begin_stall();
 }
 
 /// If there is one now; what was before does not count.
 void RoundAligner::begin_stall() {
   stalled_since_.reset();
+  if (unconsumed_ > 0) return;
   if (std::any_of(ranks_.begin(), ranks_.end(), [this](const Rank& slot) { return out_of_credit(slot); }))
     stalled_since_ = time_.lived();
 }

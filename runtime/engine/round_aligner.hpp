@@ -44,6 +44,9 @@ public:
 
   /// The next complete round, in rank order.
   std::optional<AlignedRound> take();
+  /// The consumer is done with so many rounds that were taken. Until it is done with all, ranks may be silent because
+  /// it has their credit, and nobody is blamed.
+  void consumed(std::size_t rounds);
 
   /// The failure of ranks that reported unequally often: one has returned with fewer reports than another has sent, or
   /// one has been out of credit for the report deadline because others reported fewer.
@@ -75,6 +78,7 @@ private:
   std::vector<Rank> ranks_;
   std::size_t ranks_waiting_ = 0;  // ranks with a report that waits
   std::int64_t taken_ = 0;         // rounds
+  std::size_t unconsumed_ = 0;     // of them
   bool regrouped_ = false;         // not every rank takes part in every round
   LivedTime time_{std::chrono::seconds(1)};
   std::optional<Duration> stalled_since_;

@@ -127,6 +127,21 @@ DOCTEST_TEST_CASE("time in which a lost rank was replaced is no reason to blame 
   DOCTEST_CHECK(aligner.check(now += 1s));
 }
 
+DOCTEST_TEST_CASE("ranks whose credit the consumer has are not blamed for their silence until it is done") {
+  RoundAligner aligner({.world_size = 2, .window_bytes = 100, .report_deadline = 10s});
+  Time now{};
+  aligner.add(1, std::string(120, 'x'), now);
+  aligner.add(0, "x", now);
+  DOCTEST_CHECK(aligner.take());
+  aligner.add(0, std::string(150, 'x'), now);  // rank 1 cannot
+  for (int second = 0; second < 60; ++second) DOCTEST_CHECK_FALSE(aligner.check(now += 1s));
+  DOCTEST_CHECK_FALSE(aligner.deadline());
+  aligner.consumed(1);
+  DOCTEST_CHECK(aligner.deadline());
+  for (int second = 0; second < 9; ++second) DOCTEST_CHECK_FALSE(aligner.check(now += 1s));
+  DOCTEST_CHECK(aligner.check(now += 1s));  // now it could
+}
+
 DOCTEST_TEST_CASE("bytes use credit up too") {
   RoundAligner aligner({.world_size = 2, .window_bytes = 100, .report_deadline = 10s});
   aligner.add(0, std::string(99, 'x'), Time{});
