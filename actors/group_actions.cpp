@@ -89,11 +89,11 @@ void GroupState::act(const engine::SendRun& action) {
   rank.step = -1;
   rank.saves.reset();
   rank.awaits = 0;
-  regrouping_ = regrouping_ || action.joining;
   request.result_folder = checkpoint_setup_.results;
   compat::tell(self_, rank.handle, std::move(request));
   view_->set_running(action.rank);
-  watch_->began(action.rank, Clock::now());
+  // Nobody waits for one that is to make the group larger: it may take as long as it likes.
+  if (is_member(action.rank)) watch_->began(action.rank, Clock::now());
 }
 
 void GroupState::act(const engine::SendAbort& action) {
@@ -102,7 +102,10 @@ void GroupState::act(const engine::SendAbort& action) {
 }
 
 void GroupState::act(const engine::SendResume& action) {
-  if (std::exchange(regrouping_, false)) regrouped();
+  const auto members = machine_->members();
+  const bool has_newcomers =
+      !std::all_of(members.begin(), members.end(), [&](int index) { return rank_at(index).joined; });
+  if (std::exchange(regrouping_, false) || has_newcomers) regrouped();
   auto& rank = rank_at(action.rank);
   rank.saves.reset();
   compat::tell(self_, rank.handle, wire::Resume{generation_, place_of(action.rank)});

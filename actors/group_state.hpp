@@ -73,7 +73,8 @@ private:
   /// Its rank in the group of the moment. no_rank: it was told to leave, or is to make the group larger.
   int number_of(int index) const;
   bool is_member(int index) const { return number_of(index) != no_rank; }
-  /// What a worker is told of its place; the next one for one that is to make the group larger.
+  /// What a worker is told of its place. One that is to make the group larger has the next one, in a group that it is
+  /// in.
   wire::Ranks place_of(int index) const;
 
   // ---- actions

@@ -43,9 +43,16 @@ int GroupState::number_of(int index) const {
 }
 
 wire::Ranks GroupState::place_of(int index) const {
-  const auto size = static_cast<int>(machine_->members().size());
-  const auto number = number_of(index);
-  const auto rank = number == no_rank ? size : number;
+  const auto members = machine_->members();
+  auto size = static_cast<int>(members.size());
+  auto rank = number_of(index);
+  if (rank == no_rank) {
+    rank = size;
+    for (int before = 0; before < index; ++before)
+      if (ranks_[static_cast<std::size_t>(before)].token != 0 && !std::ranges::binary_search(members, before))
+        rank += 1;
+    size = rank + 1;
+  }
   return {rank, rank, 0, size, size};
 }
 

@@ -28,7 +28,7 @@ GroupActions GroupMachine::disconnected(int rank, Time now) {
   auto& s = slot(rank);
   if (s.dropped) return actions;  // the others do without it
   s.going = !s.killed;
-  if (s.state == State::running && attempt_ == Attempt::running && !leaving_) {
+  if (s.member && s.state == State::running && attempt_ == Attempt::running && !leaving_) {
     if (can_regroup(rank))
       regroup(Permission::needed, now, actions);
     else
@@ -40,6 +40,7 @@ GroupActions GroupMachine::disconnected(int rank, Time now) {
 GroupActions GroupMachine::give_up(int rank, const std::string& cause, Time now) {
   const auto& s = slot(rank);
   if (s.state == State::absent || s.state == State::stuck || s.killed || leaving_) return {};
+  if (!limits_.can_kill && !s.member) return {};  // nobody waits for it
   if (!limits_.can_kill)
     return fail_attempt(
         Failure{FailureKind::fatal, ErrorCode::deadline, rank, fmt::format("rank {} is {}", rank_of(rank), cause), {}},
@@ -81,6 +82,12 @@ GroupActions GroupMachine::lost(int rank, const std::string& cause, std::vector<
     lost_while_starting(rank, cause, std::move(log_lines), now, actions);
     return actions;
   }
+  if (!s.member) {  // it was to make the group larger
+    if (attempt_ != Attempt::stopping)
+      do_without(rank, fmt::format("a newcomer was lost before it could join the others: {}", cause), now, actions);
+    end_attempt_if_quiet(actions);
+    return actions;
+  }
   if (was_in_function) {
     // One that we ended because it did not leave its step is no failure, but nobody has returned either.
     if (!expected || attempt_ != Attempt::stopping)
@@ -100,11 +107,6 @@ GroupActions GroupMachine::lost(int rank, const std::string& cause, std::vector<
     else
       lost_while_starting(rank, cause, std::move(log_lines), now, actions);
     abort_forming(actions);
-    return actions;
-  }
-  if (!s.member) {  // it was to make the group larger
-    plan_growth(now);
-    take_in_ready(now, actions);
     return actions;
   }
   abort_calls(actions);

@@ -51,6 +51,17 @@ bool GroupMachine::in_function(int rank) const {
          (state == State::forming && attempt_ == Attempt::regrouping);
 }
 
+/// The function goes on, but on no member.
+bool GroupMachine::only_others_run() const {
+  bool somebody_runs = false;
+  for (int rank = 0; rank < places(); ++rank) {
+    if (!in_function(rank)) continue;
+    if (slot(rank).member) return false;
+    somebody_runs = true;
+  }
+  return somebody_runs;
+}
+
 // ---- start ----------------------------------------------------------------------------------------------------------
 
 GroupActions GroupMachine::start(Time now) {
@@ -64,7 +75,7 @@ void GroupMachine::launch(int rank, Time now, GroupActions& actions) {
   auto& s = slot(rank);
   s = Slot{.state = State::starting, .member = s.member, .start_failures = s.start_failures};
   s.start_deadline = now + limits_.start_deadline;
-  epoch_ += 1;
+  if (s.member) epoch_ += 1;  // without it the group that trains now stays as it is
   forming_failed_ = false;
   actions.push_back(LaunchWorker{rank});
 }
@@ -83,12 +94,10 @@ GroupActions GroupMachine::ready(int rank, Time now) {
   if (slot(rank).state != State::starting || leaving_) return actions;
   slot(rank).state = State::ready;
   if (!limits_.forms_group) slot(rank).start_failures = 0;
-  if (!slot(rank).member) {
-    growth_delay_ = limits_.first_growth_delay;
-    take_in_ready(now, actions);
-  } else if (attempt_ == Attempt::regrouping) {
+  if (!slot(rank).member)
+    take_in_newcomers(now, actions);
+  else if (attempt_ == Attempt::regrouping)
     send_in(rank, now, actions);
-  }
   proceed(now, actions);
   return actions;
 }
@@ -173,7 +182,7 @@ GroupActions GroupMachine::setup_failed(Failure failure, Time now) {
   GroupActions actions;
   if (leaving_) return actions;
   if (failure.rank >= 0 && !slot(failure.rank).member) {
-    give_up_newcomer(failure.rank, now, actions);
+    do_without(failure.rank, failure.text, now, actions);
     return actions;
   }
   // A replacement that is of no use; the next attempt makes a new one. (A start that fails ends all workers anyway.)
@@ -241,7 +250,7 @@ GroupActions GroupMachine::begin_attempt(Time now) {
   GroupActions actions;
   if (leaving_) return actions;
   for (int rank = 0; rank < places(); ++rank)
-    if (slot(rank).state == State::stuck) {
+    if (slot(rank).member && slot(rank).state == State::stuck) {
       actions.push_back(AttemptEnded{
           Failure{FailureKind::fatal,
                   ErrorCode::invalid_state,
@@ -265,7 +274,7 @@ GroupActions GroupMachine::begin_attempt(Time now) {
   launch_absent(now, actions);
   if (!grow_at_ || now >= *grow_at_) grow(now, actions);
   for (int rank = 0; rank < places() && surplus() < 0; ++rank)
-    if (auto& s = slot(rank); !s.member && !s.dropped && s.state != State::absent) {
+    if (auto& s = slot(rank); !s.member && !s.dropped && s.state != State::absent && s.state != State::stuck) {
       s.member = true;
       epoch_ += 1;
     }
@@ -322,10 +331,14 @@ GroupActions GroupMachine::done(int rank, RankEnd end, std::optional<Failure> fa
   if (!in_function(rank)) return actions;
   auto& s = slot(rank);
   s.state = State::ready;
-  s.joining = s.saving = false;
+  s.saving = false;
+  const bool was_joining = std::exchange(s.joining, false);
+  const bool is_active = attempt_ == Attempt::running || attempt_ == Attempt::regrouping;
   if (s.dropped) {
     actions.push_back(SendLeave{rank});
-  } else if (attempt_ == Attempt::running || attempt_ == Attempt::regrouping) {
+  } else if (is_active && was_joining && did_not_join(rank, end, failure, now, actions)) {
+    // the others are enough
+  } else if (is_active) {
     if (end == RankEnd::threw) failure_ = std::move(failure);
     if (end == RankEnd::returned && saw_notice) answer_notice(rank, actions);
     if (end == RankEnd::stopped) suspicion_ = group_failed(rank, "it left its function");
@@ -336,8 +349,27 @@ GroupActions GroupMachine::done(int rank, RankEnd end, std::optional<Failure> fa
              suspicion_->code == ErrorCode::group_lost) {
     suspicion_ = std::move(failure);  // why the others could not go on, unless somebody was lost
   }
+  // Who was to join comes too late, and who was told to leave is awaited no longer than after any other stop.
+  if (attempt_ == Attempt::running && only_others_run()) halt_running(now, actions);
   end_attempt_if_quiet(actions);
   return actions;
+}
+
+/// A newcomer has left its function. False: the others cannot do without it.
+bool GroupMachine::did_not_join(int rank, RankEnd end, const std::optional<Failure>& failure, Time now,
+                                GroupActions& actions) {
+  if (end == RankEnd::stopped) {  // the function cannot be joined in place, but can run again
+    if (slot(rank).member) return false;
+    if (std::exchange(resizing_, false)) {  // it is disturbed only if somebody asked
+      failure_ = run_again();
+      halt_running(now, actions);
+      return true;
+    }
+  }
+  const char* how = end == RankEnd::returned ? "returned" : end == RankEnd::threw ? "threw" : "left its function";
+  return do_without(
+      rank, fmt::format("a newcomer {} before it could join the others{}", how, failure ? ": " + failure->text : ""),
+      now, actions);
 }
 
 /// All leave the function.
@@ -395,6 +427,7 @@ void GroupMachine::kill_or_abandon(GroupActions& actions, bool even_writing) {
       continue;
     }
     s.state = State::stuck;
+    if (!s.member) continue;  // nobody needs it
     failure_ = Failure{FailureKind::fatal,
                        ErrorCode::deadline,
                        rank,
@@ -431,10 +464,10 @@ GroupActions GroupMachine::tick(Time now) {
 }
 
 /// It has a deadline. A newcomer that is held has done its part; one that was dropped has another deadline; and nobody
-/// waits for an idle group, in which a rank may be at a long call.
+/// waits for one that is to make the group larger, nor for an idle group, in which a rank may be at a long call.
 bool GroupMachine::is_coming_up(const Slot& s) const {
   if (s.killed || s.dropped) return false;
-  const bool joins = s.joining && s.state == State::running && attempt_ == Attempt::regrouping;
+  const bool joins = s.joining && s.member && s.state == State::running && attempt_ == Attempt::regrouping;
   const bool forms = s.state == State::forming && (start_pending_ || attempt_ != Attempt::none);
   return s.state == State::starting || forms || joins;
 }
@@ -445,10 +478,6 @@ void GroupMachine::tick_starting(Time now, GroupActions& actions) {
     if (is_coming_up(slot(rank)) && now >= slot(rank).start_deadline) late_ranks.push_back(rank);
   for (int rank : late_ranks) {
     auto& s = slot(rank);
-    if (!s.member) {
-      give_up_newcomer(rank, now, actions);
-      continue;
-    }
     const auto late = [&](const char* why) {
       return Failure{FailureKind::fatal,
                      ErrorCode::deadline,
@@ -457,10 +486,17 @@ void GroupMachine::tick_starting(Time now, GroupActions& actions) {
                                  limits_.start_deadline.count(), why),
                      {}};
     };
+    const char* const still = s.registered ? "its initialization hook, backend or object is still being set up"
+                                           : "its process did not connect";
+    if (!s.member) {
+      do_without(rank, late(still).text, now, actions);
+      continue;
+    }
     if (s.state == State::running) {
       if (attempt_ != Attempt::regrouping) continue;  // another one was late as well
-      // The others do not wait for it any longer; all begin at a checkpoint.
       auto failure = late("its function has not come to the point where it could join the others");
+      if (do_without(rank, failure.text, now, actions)) continue;
+      // The others do not wait for it any longer; all begin at a checkpoint.
       failure.kind = FailureKind::worker_lost;
       note_failure(std::move(failure));
       fall_back(now, actions);
@@ -470,9 +506,7 @@ void GroupMachine::tick_starting(Time now, GroupActions& actions) {
       kill(rank, actions);
     else
       s.state = State::stuck;
-    give_up_start(late(s.registered ? "its initialization hook, backend or object is still being set up"
-                                    : "its process did not connect"),
-                  now, actions);
+    give_up_start(late(still), now, actions);
   }
 }
 

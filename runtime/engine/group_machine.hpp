@@ -220,6 +220,7 @@ private:
   int rank_of(int place) const;
   bool all_members(State state) const;
   bool in_function(int rank) const;
+  bool only_others_run() const;
   void launch(int rank, Time now, GroupActions& actions);
   void launch_absent(Time now, GroupActions& actions);
   void proceed(Time now, GroupActions& actions);
@@ -242,9 +243,10 @@ private:
   static void decide(std::string why, std::string what, Time now, GroupActions& actions, Duration delay = {});
   void grow(Time now, GroupActions& actions);
   void grow_if_wanted(Time now, GroupActions& actions);
-  void give_up_newcomer(int rank, Time now, GroupActions& actions);
+  bool did_not_join(int rank, RankEnd end, const std::optional<Failure>& failure, Time now, GroupActions& actions);
   void plan_growth(Time now);
-  void take_in_ready(Time now, GroupActions& actions);
+  void take_in_newcomers(Time now, GroupActions& actions);
+  void let_in(const std::vector<int>& newcomers, Time now, GroupActions& actions);
   Failure run_again() const;
   static Failure group_failed(int rank, const std::string& why);
   int surplus() const { return member_count() - wanted_; }

@@ -72,7 +72,7 @@ void GroupMachine::tick_preempted(Time now, GroupActions& actions) {
       actions.push_back(KillWorker{rank, false});  // its end is told by lost()
       continue;
     }
-    if (in_function(rank)) {
+    if (in_function(rank) && s.member) {
       if (!failure_) failure_ = taken_away(rank);
       halt_running(now, actions);
     }

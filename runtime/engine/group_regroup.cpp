@@ -23,7 +23,7 @@ GroupActions GroupMachine::live(int rank, bool is_live, Time now) {
   GroupActions actions;
   slot(rank).live = is_live;
   // Those that are to make the group larger may have waited for this.
-  if (is_live && attempt_ == Attempt::running && can_regroup(-1)) take_in_ready(now, actions);
+  if (is_live && attempt_ == Attempt::running && can_regroup(-1)) take_in_newcomers(now, actions);
   return actions;
 }
 
@@ -54,7 +54,7 @@ void GroupMachine::regroup(Permission permission, Time now, GroupActions& action
   permission_ = permission;
   stop_deadline_ = now + limits_.rejoin_deadline;
   epoch_ += 1;
-  for (int rank = 0; rank < places(); ++rank)
+  for (int rank : members())
     if (slot(rank).state == State::running) actions.push_back(SendAbort{rank});
 }
 
@@ -83,6 +83,10 @@ GroupActions GroupMachine::held(int rank, const std::string& why, bool user_erro
   if (s.dropped) {
     s.state = State::running;
     actions.push_back(SendHalt{rank});
+    return actions;
+  }
+  if (!s.member) {
+    take_in_newcomers(now, actions);
     return actions;
   }
   // What others threw in the same step belongs to the same incident.
@@ -231,7 +235,7 @@ GroupActions GroupMachine::resize(int world_size, Time now) {
   } else {
     resizing_ = surplus() < 0;
     grow(now, actions);
-    take_in_ready(now, actions);  // those that wait since before
+    take_in_newcomers(now, actions);  // those that wait since before
   }
   return actions;
 }
@@ -254,8 +258,7 @@ void GroupMachine::drop_surplus(Time now, GroupActions& actions) {
 
 void GroupMachine::drop(int rank, Time now, GroupActions& actions) {
   auto& s = slot(rank);
-  s.member = false;
-  epoch_ += 1;
+  if (std::exchange(s.member, false)) epoch_ += 1;
   if (s.state == State::absent || s.state == State::stuck) return;
   s.dropped = true;
   if (limits_.can_kill) s.leave_deadline = now + limits_.stop_deadline;
@@ -291,13 +294,6 @@ void GroupMachine::grow_if_wanted(Time now, GroupActions& actions) {
   if (!leaving_ && !start_pending_ && !grow_at_ && attempt_ != Attempt::stopping) grow(now, actions);
 }
 
-/// One that was to make the group larger is of no use. Another one is tried later; the others do without it.
-void GroupMachine::give_up_newcomer(int rank, Time now, GroupActions& actions) {
-  plan_growth(now);
-  drop(rank, now, actions);
-  take_in_ready(now, actions);
-}
-
 /// So many more should be there.
 int GroupMachine::missing() const {
   int count = (asked_ ? wanted_ : std::clamp(room_, limits_.min_workers, wanted_)) - member_count();
@@ -306,53 +302,61 @@ int GroupMachine::missing() const {
   return count;
 }
 
-/// Starts the workers that are missing. They take part once they are ready.
+/// Starts the workers that are missing. They take part once they can join the others.
 void GroupMachine::grow(Time now, GroupActions& actions) {
   grow_at_.reset();
   int more = missing();
   for (int rank = 0; rank < places() && more > 0; ++rank) {
     if (slot(rank).member || slot(rank).state != State::absent) continue;
-    // The group that trains now stays as it is until the newcomer is ready.
-    const auto epoch = epoch_;
     launch(rank, now, actions);
-    epoch_ = epoch;
     more -= 1;
   }
 }
 
-/// Those that make the group larger and are ready take part from now on. Who asked for several gets them together.
-void GroupMachine::take_in_ready(Time now, GroupActions& actions) {
-  std::vector<int> ready;
+/// Those that are to make the group larger take part as soon as they can. While the function runs, that is where it can
+/// be joined: each runs it alone until it is held there, and nobody waits for it. Who asked for several gets them
+/// together.
+void GroupMachine::take_in_newcomers(Time now, GroupActions& actions) {
+  std::vector<int> newcomers;
   bool more_come = false;
   for (int rank = 0; rank < places(); ++rank) {
     const auto& s = slot(rank);
-    if (s.member || s.dropped) continue;
-    if (s.state == State::ready) ready.push_back(rank);
-    more_come = more_come || s.state == State::starting;
+    if (s.member || s.dropped || s.state == State::absent || s.state == State::stuck) continue;
+    if (s.state == State::starting)
+      more_come = true;
+    else
+      newcomers.push_back(rank);
   }
   if (attempt_ == Attempt::stopping || (resizing_ && more_come)) return;  // the next attempt, or the last of them
-  while (static_cast<int>(ready.size()) > std::max(0, -surplus())) {
-    drop(ready.back(), now, actions);
-    ready.pop_back();
+  while (static_cast<int>(newcomers.size()) > std::max(0, -surplus())) {
+    drop(newcomers.back(), now, actions);
+    newcomers.pop_back();
   }
-  if (ready.empty()) return;
-  const bool running = attempt_ == Attempt::running || attempt_ == Attempt::regrouping;
-  if (running && !can_regroup(-1)) {
+  if (newcomers.empty()) return;
+  if (attempt_ == Attempt::none || attempt_ == Attempt::pending) return let_in(newcomers, now, actions);
+  if (!can_regroup(-1)) {
     // A function that cannot go on in place is disturbed only if somebody asked.
     if (!std::exchange(resizing_, false)) return;
     failure_ = run_again();
     halt_running(now, actions);
     return end_attempt_if_quiet(actions);
   }
-  const auto why = resizing_ ? fmt::format("resize({})", wanted_) : std::string("there is room for more");
-  resizing_ = false;
-  for (int rank : ready) slot(rank).member = true;
+  for (int rank : newcomers)
+    if (slot(rank).state == State::ready) send_in(rank, now, actions);
+  const auto on_their_way = std::erase_if(newcomers, [this](int rank) { return slot(rank).state != State::held; });
+  if (!newcomers.empty() && !(resizing_ && on_their_way > 0)) let_in(newcomers, now, actions);
+}
+
+void GroupMachine::let_in(const std::vector<int>& newcomers, Time now, GroupActions& actions) {
+  for (int rank : newcomers) slot(rank).member = true;
   epoch_ += 1;
+  growth_delay_ = limits_.first_growth_delay;
+  const auto why = std::exchange(resizing_, false) ? fmt::format("resize({})", wanted_) : "there is room for more";
   decide(why, "the group grows to " + show_workers(member_count()), now, actions);
-  if (!running) return;
+  if (attempt_ != Attempt::running && attempt_ != Attempt::regrouping) return;
   regroup(Permission::not_needed, now, actions);
   abort_forming(actions);
-  for (int rank : ready) send_in(rank, now, actions);
+  proceed_regrouping(now, actions);
 }
 
 void GroupMachine::plan_growth(Time now) {
@@ -360,23 +364,20 @@ void GroupMachine::plan_growth(Time now) {
   growth_delay_ = std::min(growth_delay_ * 2, limits_.longest_growth_delay);
 }
 
-/// Goes on with one worker less, if that is allowed, and tries to get one later.
+/// Goes on without this one, if that is allowed, and tries to get another one later.
 bool GroupMachine::do_without(int rank, const std::string& why, Time now, GroupActions& actions) {
-  auto& s = slot(rank);
-  if (s.member && member_count() - 1 < limits_.min_workers) return false;
+  const bool was_member = slot(rank).member;
+  if (was_member && member_count() - 1 < limits_.min_workers) return false;
   plan_growth(now);
-  if (!std::exchange(s.member, false)) {
-    take_in_ready(now, actions);  // those that came with it
-    return true;
-  }
-  epoch_ += 1;
+  drop(rank, now, actions);
   decide(why, "the group goes on with " + show_workers(member_count()), now, actions);
-  if (attempt_ == Attempt::regrouping) {
+  if (was_member && attempt_ == Attempt::regrouping) {
     abort_forming(actions);
     proceed_regrouping(now, actions);
-  } else {
-    proceed(now, actions);
+    return true;
   }
+  if (!was_member) take_in_newcomers(now, actions);  // those that came with it
+  proceed(now, actions);
   return true;
 }
 

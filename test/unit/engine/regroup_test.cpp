@@ -2,6 +2,10 @@
 // Going on in place after a loss, and with more or fewer workers, on virtual time.
 #include <doctest/doctest.h>
 
+#include <utility>
+
+#include <fmt/format.h>
+
 #include "test/unit/engine/actions.hpp"
 
 using namespace troupe::engine;
@@ -45,6 +49,18 @@ struct Fixture {
   Time now{};
   std::uint64_t epoch = 1;
   GroupMachine machine;
+};
+
+/// Two workers train, and a third one is on its way to them.
+struct Growing : Fixture {
+  explicit Growing(GroupLimits group_limits = {.world_size = 2, .min_workers = 1, .max_workers = 3})
+      : Fixture(group_limits) {
+    machine.set_room(3);
+    machine.use_room(now);
+    const auto actions = bring_up(2);
+    DOCTEST_REQUIRE(ranks_of<SendRun>(actions) == Ranks{2});
+    DOCTEST_REQUIRE(ranks_of<SendAbort>(actions).empty());
+  }
 };
 
 }  // namespace
@@ -229,10 +245,8 @@ DOCTEST_TEST_CASE("an elastic group goes on with fewer when a worker cannot be r
   DOCTEST_REQUIRE(group.machine.deadline());
   group.now = *group.machine.deadline();
   DOCTEST_CHECK(ranks_of<LaunchWorker>(group.machine.tick(group.now)) == Ranks{1});
-  const auto back = group.bring_up(1);
-  DOCTEST_CHECK(ranks_of<SendAbort>(back) == Ranks{0, 2});
-  DOCTEST_CHECK(ranks_of<SendRun>(back) == Ranks{1});
-  group.hold(1);
+  DOCTEST_CHECK(ranks_of<SendRun>(group.bring_up(1)) == Ranks{1});
+  DOCTEST_CHECK(ranks_of<SendAbort>(group.hold(1)) == Ranks{0, 2});
   group.hold(0);
   DOCTEST_CHECK(ranks_of<SendResume>(group.hold(2)) == Ranks{0, 1, 2});  // and nobody was asked
 }
@@ -411,11 +425,11 @@ DOCTEST_TEST_CASE("a group grows when room appears, up to its largest size") {
   DOCTEST_CHECK(ranks_of<LaunchWorker>(group.machine.use_room(group.now)) == Ranks{1});
   DOCTEST_CHECK(group.machine.use_room(group.now).empty());  // it is on its way
   DOCTEST_CHECK(group.machine.occupied() == 2);
-  const auto actions = group.bring_up(1);
+  DOCTEST_CHECK_FALSE(find<Decided>(group.bring_up(1)));
+  const auto actions = group.hold(1);
   DOCTEST_REQUIRE(find<Decided>(actions));
   DOCTEST_CHECK(to_string(find<Decided>(actions)->decision) == "there is room for more; the group grows to 2 workers");
-  group.hold(0);
-  DOCTEST_CHECK(ranks_of<SendResume>(group.hold(1)) == Ranks{0, 1});
+  DOCTEST_CHECK(ranks_of<SendResume>(group.hold(0)) == Ranks{0, 1});
   group.machine.live(1, true, group.now);
   group.machine.set_room(100);
   DOCTEST_CHECK(ranks_of<LaunchWorker>(group.machine.use_room(group.now)) == Ranks{2});
@@ -441,7 +455,7 @@ DOCTEST_TEST_CASE("who asks for a size gets it whatever room there is, and no mo
   Fixture group({.world_size = 1, .min_workers = 1, .max_workers = 4});
   DOCTEST_CHECK(ranks_of<LaunchWorker>(group.machine.resize(2, group.now)) == Ranks{1});
   group.bring_up(1);
-  for (int rank : {0, 1}) group.hold(rank);
+  for (int rank : {1, 0}) group.hold(rank);
   group.machine.set_room(4);
   DOCTEST_CHECK(group.machine.use_room(group.now).empty());
 }
@@ -480,9 +494,11 @@ DOCTEST_TEST_CASE("a resize lets newcomers in and the last ones go, in place") {
   Fixture group({.world_size = 2, .min_workers = 1, .max_workers = 4});
   DOCTEST_CHECK(ranks_of<LaunchWorker>(group.machine.resize(4, group.now)) == Ranks{2, 3});
   DOCTEST_CHECK(group.bring_up(2).empty());  // both come together
-  DOCTEST_CHECK(ranks_of<SendAbort>(group.bring_up(3)) == Ranks{0, 1});
-  for (int rank : {0, 1, 2}) group.hold(rank);
-  DOCTEST_CHECK(ranks_of<SendResume>(group.hold(3)) == Ranks{0, 1, 2, 3});
+  DOCTEST_CHECK(ranks_of<SendRun>(group.bring_up(3)) == Ranks{2, 3});
+  DOCTEST_CHECK(group.hold(3).empty());
+  DOCTEST_CHECK(ranks_of<SendAbort>(group.hold(2)) == Ranks{0, 1});
+  group.hold(0);
+  DOCTEST_CHECK(ranks_of<SendResume>(group.hold(1)) == Ranks{0, 1, 2, 3});
   for (int rank : {2, 3}) group.machine.live(rank, true, group.now);
 
   const auto fewer = group.machine.resize(3, group.now);
@@ -495,11 +511,10 @@ DOCTEST_TEST_CASE("a resize lets newcomers in and the last ones go, in place") {
 }
 
 DOCTEST_TEST_CASE("a change of size waits for a long step, and a loss during that wait does not") {
-  Fixture group({.world_size = 2, .min_workers = 1, .max_workers = 3, .rejoin_deadline = 5s});
-  group.machine.resize(3, group.now);
-  group.bring_up(2);
-  group.hold(0);
-  group.hold(2);
+  Fixture group({.world_size = 3, .min_workers = 1, .max_workers = 4, .rejoin_deadline = 5s});
+  group.machine.resize(4, group.now);
+  group.bring_up(3);
+  for (int rank : {3, 0, 2}) group.hold(rank);
   for (int i = 0; i < 10; ++i) {
     group.now += 5s;
     const auto actions = group.machine.tick(group.now);
@@ -521,9 +536,115 @@ DOCTEST_TEST_CASE("a worker that is ready before the function can go on in place
   group.machine.set_room(2);
   DOCTEST_CHECK(ranks_of<LaunchWorker>(group.machine.use_room(group.now)) == Ranks{1});
   DOCTEST_CHECK(group.bring_up(1).empty());
-  const auto actions = group.machine.live(0, true, group.now);
-  DOCTEST_CHECK(ranks_of<SendAbort>(actions) == Ranks{0});
-  DOCTEST_CHECK(ranks_of<SendRun>(actions) == Ranks{1});
+  DOCTEST_CHECK(ranks_of<SendRun>(group.machine.live(0, true, group.now)) == Ranks{1});
+  group.machine.live(0, false, group.now);
+  DOCTEST_CHECK(group.hold(1).empty());
+  DOCTEST_CHECK(ranks_of<SendAbort>(group.machine.live(0, true, group.now)) == Ranks{0});
+}
+
+DOCTEST_TEST_CASE("the others train on while a newcomer is on its way to them, however long that takes") {
+  Growing group;
+  DOCTEST_CHECK_FALSE(group.machine.deadline());
+  group.now += 10min;
+  DOCTEST_CHECK(group.machine.tick(group.now).empty());
+  DOCTEST_CHECK(group.machine.members() == Ranks{0, 1});
+  DOCTEST_CHECK(ranks_of<SendAbort>(group.hold(2)) == Ranks{0, 1});
+  group.hold(0);
+  DOCTEST_CHECK(ranks_of<SendResume>(group.hold(1)) == Ranks{0, 1, 2});  // and nobody was asked
+}
+
+DOCTEST_TEST_CASE("a newcomer that fails on its way to the others disturbs nobody, and another one is tried later") {
+  using Failing = GroupActions (*)(Growing&);
+  const std::pair<Failing, const char*> ways[] = {
+      {[](Growing& group) { return group.lose(2); }, "was lost before it could join the others: killed by SIGKILL"},
+      {[](Growing& group) {
+         return group.machine.done(2, RankEnd::threw,
+                                   Failure{FailureKind::user_error, troupe::ErrorCode::user_code, 2, "no data"},
+                                   group.now);
+       },
+       "threw before it could join the others: no data"},
+      {[](Growing& group) { return group.machine.done(2, RankEnd::stopped, std::nullopt, group.now); },
+       "left its function before it could join the others"},
+      {[](Growing& group) { return group.machine.done(2, RankEnd::returned, std::nullopt, group.now); },
+       "returned before it could join the others"}};
+  for (const auto& [fail, why] : ways) {
+    DOCTEST_CAPTURE(why);
+    Growing group;
+    for (auto pause : {1s, 2s, 4s}) {
+      DOCTEST_CHECK(group.machine.disconnected(2, group.now).empty());
+      const auto actions = fail(group);
+      DOCTEST_CHECK(ranks_of<SendHalt>(actions).empty());
+      DOCTEST_CHECK(ranks_of<SendAbort>(actions).empty());
+      DOCTEST_CHECK_FALSE(find<AskToGoOn>(actions));
+      DOCTEST_REQUIRE(find<Decided>(actions));
+      DOCTEST_CHECK(to_string(find<Decided>(actions)->decision) ==
+                    fmt::format("a newcomer {}; the group goes on with 2 workers", why));
+      group.lose(2);  // it was told to leave
+      group.now += pause - 1ms;
+      DOCTEST_CHECK(ranks_of<LaunchWorker>(group.machine.tick(group.now)).empty());
+      group.now += 1ms;
+      DOCTEST_CHECK(ranks_of<LaunchWorker>(group.machine.tick(group.now)) == Ranks{2});
+      DOCTEST_CHECK(ranks_of<SendRun>(group.bring_up(2)) == Ranks{2});
+    }
+    DOCTEST_CHECK(group.machine.members() == Ranks{0, 1});
+  }
+}
+
+DOCTEST_TEST_CASE("others that are lost while a newcomer is on its way do not wait for it") {
+  Growing group;
+  DOCTEST_CHECK(ranks_of<SendAbort>(group.lose(0)) == Ranks{1});
+  group.machine.go_on(group.now);
+  group.hold(1);
+  group.bring_up(0);
+  DOCTEST_CHECK(ranks_of<SendResume>(group.hold(0)) == Ranks{0, 1});
+}
+
+DOCTEST_TEST_CASE("the end of a run does not wait for a newcomer that has not come") {
+  for (bool can_kill : {true, false}) {
+    Growing group({.world_size = 2, .can_kill = can_kill, .min_workers = 1, .max_workers = 3});
+    group.machine.done(0, RankEnd::returned, std::nullopt, group.now);
+    DOCTEST_CHECK(ranks_of<SendHalt>(group.machine.done(1, RankEnd::returned, std::nullopt, group.now)) == Ranks{2});
+    group.now += 5s;
+    auto actions = group.machine.tick(group.now);
+    if (can_kill) {
+      DOCTEST_CHECK(ranks_of<KillWorker>(actions) == Ranks{2});
+      actions = group.lose(2);
+    }
+    DOCTEST_REQUIRE(find<AttemptEnded>(actions));
+    DOCTEST_CHECK_FALSE(find<AttemptEnded>(actions)->failure);
+    DOCTEST_CHECK(ranks_of<SendRun>(group.machine.begin_attempt(group.now)) == (can_kill ? Ranks{} : Ranks{0, 1}));
+  }
+}
+
+DOCTEST_TEST_CASE("a run that nobody can join in place runs again on more workers, if somebody asked for them") {
+  Fixture group({.world_size = 1, .min_workers = 1, .max_workers = 2});
+  group.machine.resize(2, group.now);
+  DOCTEST_CHECK(ranks_of<SendRun>(group.bring_up(1)) == Ranks{1});
+  DOCTEST_CHECK(ranks_of<SendHalt>(group.machine.done(1, RankEnd::stopped, std::nullopt, group.now)) == Ranks{0});
+  const auto end = group.machine.done(0, RankEnd::stopped, std::nullopt, group.now);
+  DOCTEST_REQUIRE(find<AttemptEnded>(end));
+  DOCTEST_CHECK(find<AttemptEnded>(end)->failure->kind == FailureKind::resized);
+  DOCTEST_CHECK(ranks_of<SendRun>(group.machine.begin_attempt(group.now)) == Ranks{0, 1});
+}
+
+DOCTEST_TEST_CASE("a smaller size is enough reason to let newcomers go that have not come yet") {
+  Growing group;
+  DOCTEST_CHECK(ranks_of<SendHalt>(group.machine.resize(2, group.now)) == Ranks{2});
+  DOCTEST_CHECK(ranks_of<SendLeave>(group.machine.done(2, RankEnd::stopped, std::nullopt, group.now)) == Ranks{2});
+}
+
+DOCTEST_TEST_CASE("a replacement that does not come to the others is done without, if there are enough of them") {
+  Fixture group({.world_size = 3, .min_workers = 2, .max_workers = 3});
+  group.lose(1);
+  group.machine.go_on(group.now);
+  for (int rank : {0, 2}) group.hold(rank);
+  group.bring_up(1);
+  group.now += 60s;
+  const auto actions = group.machine.tick(group.now);
+  DOCTEST_CHECK(ranks_of<SendHalt>(actions) == Ranks{1});
+  DOCTEST_CHECK(ranks_of<SendResume>(actions) == Ranks{0, 2});
+  DOCTEST_REQUIRE(find<Decided>(actions));
+  DOCTEST_CHECK(find<Decided>(actions)->decision.error.starts_with("rank 1 was not up within 60000 ms"));
 }
 
 DOCTEST_TEST_CASE("a resize takes in a worker that is ready already") {
@@ -587,6 +708,7 @@ DOCTEST_TEST_CASE("of newcomers that do not all come, those that do are let in")
   group.bring_up(3);
   for (int i = 0; i < 2; ++i) group.lose(2);
   DOCTEST_CHECK(ranks_of<SendRun>(group.lose(2)) == Ranks{3});
+  group.hold(3);
   DOCTEST_CHECK(group.machine.members() == Ranks{0, 1, 3});
 }
 
