@@ -57,6 +57,7 @@ GroupActions GroupMachine::lost(int rank, const std::string& cause, std::vector<
   if (before == State::absent || before == State::stuck) return actions;
   const bool expected = s.killed || leaving_;
   const bool was_in_function = in_function(rank);
+  const bool was_joining = s.joining;
   const bool was_dropped = s.dropped;
   const bool was_promoted = s.promoted;
   const auto kind = s.preempted ? FailureKind::preempted : FailureKind::worker_lost;
@@ -79,13 +80,20 @@ GroupActions GroupMachine::lost(int rank, const std::string& cause, std::vector<
     return actions;
   }
   if (before == State::starting) {
-    lost_while_starting(rank, cause, std::move(log_lines), now, actions);
+    lost_while_starting(rank, cause + " while starting", std::move(log_lines), now, actions);
     return actions;
   }
   if (!s.member) {  // it was to make the group larger
     if (attempt_ != Attempt::stopping)
       do_without(rank, fmt::format("a newcomer was lost before it could join the others: {}", cause), now, actions);
     end_attempt_if_quiet(actions);
+    return actions;
+  }
+  // The others could do without it, and are not charged for it.
+  if (was_joining && attempt_ == Attempt::regrouping && !expected && kind != FailureKind::preempted &&
+      member_count() > limits_.min_workers) {
+    abort_forming(actions);  // before the others form without it
+    lost_while_starting(rank, cause + " before it could join the others", std::move(log_lines), now, actions);
     return actions;
   }
   if (was_in_function) {
@@ -105,7 +113,7 @@ GroupActions GroupMachine::lost(int rank, const std::string& cause, std::vector<
     if (expected || kind == FailureKind::preempted)
       launch(rank, now, actions);
     else
-      lost_while_starting(rank, cause, std::move(log_lines), now, actions);
+      lost_while_starting(rank, cause + " while starting", std::move(log_lines), now, actions);
     abort_forming(actions);
     return actions;
   }
@@ -123,8 +131,7 @@ void GroupMachine::lost_while_starting(int rank, const std::string& cause, std::
   s.start_failures += 1;
   if (!shortage_ && s.start_failures < limits_.start_attempts) return launch(rank, now, actions);
   could_not_start({FailureKind::fatal, ErrorCode::start_failed, rank,
-                   fmt::format("rank {} could not be started: {} while starting ({} times)", rank_of(rank), cause,
-                               s.start_failures),
+                   fmt::format("rank {} could not be started: {} ({} times)", rank_of(rank), cause, s.start_failures),
                    std::move(lines)},
                   now, actions);
   if (!shortage_) s.start_failures = 0;

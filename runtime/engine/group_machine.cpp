@@ -93,7 +93,8 @@ GroupActions GroupMachine::ready(int rank, Time now) {
   GroupActions actions;
   if (slot(rank).state != State::starting || leaving_) return actions;
   slot(rank).state = State::ready;
-  if (!limits_.forms_group) slot(rank).start_failures = 0;
+  // Who joins others that wait is up when it has come to them.
+  if (!limits_.forms_group && attempt_ != Attempt::regrouping) slot(rank).start_failures = 0;
   if (!slot(rank).member)
     take_in_newcomers(now, actions);
   else if (attempt_ == Attempt::regrouping)

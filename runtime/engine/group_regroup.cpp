@@ -145,6 +145,7 @@ void GroupMachine::resume_all(GroupActions& actions) {
   for (int rank : members()) {
     slot(rank).state = State::running;
     slot(rank).joining = false;
+    slot(rank).start_failures = 0;
     actions.push_back(SendResume{rank});
   }
   // Who goes on has forgotten what it was told before, and newcomers were not told.

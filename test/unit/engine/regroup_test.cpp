@@ -149,7 +149,7 @@ DOCTEST_TEST_CASE("the loss of a newcomer is another incident, that of a second 
   group.machine.go_on(group.now);
   group.hold(0);
   group.bring_up(1);
-  const auto again = group.lose(1);
+  const auto again = group.lose(1);  // and the others cannot do without it
   DOCTEST_CHECK(find<AskToGoOn>(again));
   DOCTEST_CHECK(ranks_of<LaunchWorker>(again) == Ranks{1});
 }
@@ -631,6 +631,45 @@ DOCTEST_TEST_CASE("a smaller size is enough reason to let newcomers go that have
   Growing group;
   DOCTEST_CHECK(ranks_of<SendHalt>(group.machine.resize(2, group.now)) == Ranks{2});
   DOCTEST_CHECK(ranks_of<SendLeave>(group.machine.done(2, RankEnd::stopped, std::nullopt, group.now)) == Ranks{2});
+}
+
+DOCTEST_TEST_CASE("a replacement that dies again and again on its way to the others is done without, at no cost") {
+  for (bool forms_group : {true, false}) {
+    Fixture group({.world_size = 3, .forms_group = forms_group, .min_workers = 2, .max_workers = 3});
+    DOCTEST_CHECK(find<AskToGoOn>(group.lose(1)));
+    group.machine.go_on(group.now);
+    for (int rank : {0, 2}) group.hold(rank);
+    for (int i = 0; i < 2; ++i) {
+      group.bring_up(1);
+      const auto actions = group.lose(1);
+      DOCTEST_CHECK_FALSE(find<AskToGoOn>(actions));
+      DOCTEST_CHECK(ranks_of<LaunchWorker>(actions) == Ranks{1});
+    }
+    group.bring_up(1);
+    const auto actions = group.add(group.lose(1));
+    DOCTEST_CHECK_FALSE(find<AskToGoOn>(actions));
+    DOCTEST_REQUIRE(find<Decided>(actions));
+    DOCTEST_CHECK(to_string(find<Decided>(actions)->decision) ==
+                  "rank 1 could not be started: killed by SIGKILL before it could join the others (3 times); "
+                  "the group goes on with 2 workers");
+    DOCTEST_CHECK(ranks_of<SendResume>(forms_group ? group.form({0, 2}) : actions) == Ranks{0, 2});
+  }
+}
+
+DOCTEST_TEST_CASE("a replacement that has come to the others has a clean record") {
+  Fixture group({.world_size = 3, .min_workers = 2, .max_workers = 3});
+  for (int i = 0; i < 3; ++i) {
+    group.lose(1);
+    group.machine.go_on(group.now);
+    for (int rank : {0, 2}) group.hold(rank);
+    for (int death = 0; death < 2; ++death) {
+      group.bring_up(1);
+      DOCTEST_CHECK(ranks_of<LaunchWorker>(group.lose(1)) == Ranks{1});
+    }
+    group.bring_up(1);
+    DOCTEST_CHECK(ranks_of<SendResume>(group.hold(1)) == Ranks{0, 1, 2});
+    group.machine.live(1, true, group.now);
+  }
 }
 
 DOCTEST_TEST_CASE("a replacement that does not come to the others is done without, if there are enough of them") {
