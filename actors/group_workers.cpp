@@ -281,6 +281,10 @@ void GroupState::check_watch() {
     rank_at(one.rank).given_up = one.cause;
     perform(machine_->give_up(one.rank, one.cause, Clock::now()));
   }
+  for (const auto& one : step.replaced) {
+    rank_at(one.rank).given_up = one.cause;
+    preempt(one.rank, engine::Duration::zero());
+  }
   arm_timer();
 }
 

@@ -53,7 +53,7 @@ RankWatch::Step RankWatch::tick(Time now) {
   for (const auto& slow : step.slow) {
     if (!replace_stragglers_) continue;
     if (replaced_.insert(slow.rank).second)
-      step.lost.push_back({slow.rank, fmt::format("replaced as a straggler: {}", slow.text)});
+      step.replaced.push_back({slow.rank, fmt::format("replaced as a straggler: {}", slow.text)});
     else
       step.warnings.push_back(
           fmt::format("rank {} was replaced for being slow, and is slow again: not its process is the reason, it stays",

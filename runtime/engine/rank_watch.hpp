@@ -27,6 +27,7 @@ public:
   struct Step {
     std::vector<int> pings;
     std::vector<GivenUp> lost;
+    std::vector<GivenUp> replaced;  ///< they do their part, but slowly: that is no failure
     std::vector<std::string> warnings;
     std::vector<Stragglers::Slow> slow;
   };
