@@ -110,11 +110,16 @@ std::string FailurePolicy::why_hopeless(const Failure& failure, Time now) {
       return fmt::format("the same exception as before at the same place ({})", place_of(failure));
     last_user_error_ = place;
   }
+  auto& budget = budget_of(failure.kind);
   if (died_at_once(now)) {
-    if (budget_of(failure.kind).window.allow(now)) return {};
-    return fmt::format("crash loop: {} restarts within {} s without progress between them", limits_.window_restarts,
-                       seconds(limits_.window));
+    if (!budget.window.allow(now))
+      return fmt::format("crash loop: {} restarts within {} s without progress between them", limits_.window_restarts,
+                         seconds(limits_.window));
+    // Long pauses between them take restarts out of the window, but do not make them any better.
+    if (++budget.at_once <= limits_.window_restarts) return {};
+    return fmt::format("crash loop: {} restarts in a row that died at once", limits_.window_restarts);
   }
+  budget.at_once = 0;
   if (!is_restart_ || progressed_) return {};
   fruitless_ += 1;
   if (limits_.fruitless_restarts < 0 || fruitless_ < limits_.fruitless_restarts) return {};
@@ -122,7 +127,7 @@ std::string FailurePolicy::why_hopeless(const Failure& failure, Time now) {
                      fruitless_);
 }
 
-/// So soon that the window, not the count of fruitless restarts, ends a series of such deaths.
+/// So soon that the crash loop's limits, not the count of fruitless restarts, ends a series of such deaths.
 bool FailurePolicy::died_at_once(Time now) const {
   return !worked_ && !progressed_ && now - begun_ < limits_.window / (2 * std::max(limits_.window_restarts, 1));
 }
@@ -150,6 +155,7 @@ Duration FailurePolicy::next_delay(Budget& budget) const {
 void FailurePolicy::progress() {
   for (auto* budget : {&lost_workers_, &user_errors_}) {
     budget->window.clear();
+    budget->at_once = 0;
     budget->without_progress = 0;
   }
   preemptions_.clear();

@@ -15,7 +15,8 @@ namespace troupe::engine {
 struct RetryLimits {
   int max_retries = 3;  ///< -1: no limit; counted for lost workers and for user errors apart
   bool retry_user_errors = false;
-  int window_restarts = 5;  ///< so many restarts within `window` of attempts that died at once end the run
+  /// So many restarts within `window`, or in a row, of attempts that died at once end the run.
+  int window_restarts = 5;
   Duration window = std::chrono::seconds(60);
   Duration first_delay = std::chrono::milliseconds(100);  ///< the second restart without progress; then doubling
   Duration longest_delay = std::chrono::seconds(10);
@@ -95,6 +96,7 @@ private:
   /// Of one cause.
   struct Budget {
     RestartWindow window;
+    int at_once = 0;           // stretches in a row that died at once
     int without_progress = 0;  // restarts: the back-off
   };
   RetryDecision decide_restart(const Failure& failure, Time now);

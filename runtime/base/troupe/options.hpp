@@ -62,7 +62,8 @@ using Resources = std::map<std::string, double>;
 /// When a run that keeps failing is given up, beside max_retries. Progress is a round that no attempt had come to
 /// before, a committed checkpoint, or a step committed in place.
 struct RetryPolicy {
-  /// So many restarts within the window, of attempts that died before their first round, are a crash loop.
+  /// So many restarts within the window, or in a row, of attempts that died at once, before their first round, are a
+  /// crash loop.
   int crash_loop_restarts = 5;
   std::chrono::milliseconds crash_loop_window = std::chrono::seconds(60);
   /// So many restarts in a row without progress end the run; -1: no limit.

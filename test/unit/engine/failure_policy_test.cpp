@@ -196,6 +196,24 @@ DOCTEST_TEST_CASE("a crash loop ends the run after five restarts in a minute") {
   DOCTEST_CHECK(says(last, "crash loop: 5 restarts within 60 s"));
 }
 
+DOCTEST_TEST_CASE("a crash loop ends however long the pauses between its restarts are") {
+  Attempts run({.max_retries = -1, .first_delay = 20s, .longest_delay = 60s});
+  for (int i = 0; i < 5; ++i) {
+    const auto decision = run.fail(lost);
+    DOCTEST_CHECK(decision.retry);
+    run.now += decision.delay;
+  }
+  DOCTEST_CHECK(run.fail(lost).reason == "crash loop: 5 restarts in a row that died at once");
+}
+
+DOCTEST_TEST_CASE("early deaths now and then between long attempts are no crash loop") {
+  Attempts run({.max_retries = -1, .fruitless_restarts = -1});
+  for (int i = 0; i < 50; ++i) {
+    DOCTEST_REQUIRE(run.fail(lost, Work::none, 1h).retry);
+    DOCTEST_REQUIRE(run.fail(lost).retry);
+  }
+}
+
 DOCTEST_TEST_CASE("no progress in three restarts ends the run") {
   for (auto lasted : {Duration(1s), Duration(1h)}) {
     Attempts run({.max_retries = -1});

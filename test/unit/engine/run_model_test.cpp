@@ -41,6 +41,7 @@ public:
     fruitless_ = 0;
     for (int user : {0, 1}) {
       early_deaths_[user].clear();
+      early_in_a_row_[user] = 0;
       pauses_[user] = 0;
     }
   }
@@ -87,7 +88,8 @@ private:
       std::erase_if(deaths, [&](Time then) { return now - then >= limits_.window; });
       if (static_cast<int>(deaths.size()) == limits_.window_restarts) return false;
       deaths.push_back(now);
-    } else if (retried_ && !fresh_ && ++fruitless_ >= limits_.fruitless_restarts) {
+      if (++early_in_a_row_[user] > limits_.window_restarts) return false;
+    } else if (early_in_a_row_[user] = 0; retried_ && !fresh_ && ++fruitless_ >= limits_.fruitless_restarts) {
       return false;
     }
     retries_[user] += 1;
@@ -103,6 +105,7 @@ private:
   int retries_[2] = {0, 0};
   int pauses_[2] = {0, 0};
   std::vector<Time> early_deaths_[2];
+  int early_in_a_row_[2] = {0, 0};
   bool retried_ = false;
   int fruitless_ = 0;
   bool worked_ = false;
