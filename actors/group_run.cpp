@@ -151,7 +151,9 @@ void GroupState::rank_done(const wire::RankDone& done) {
   if (!run_ || done.generation != generation_) return;
   const auto end = static_cast<engine::RankEnd>(done.end);
   std::optional<Failure> failure;
-  if (end == engine::RankEnd::threw)
+  if (end == engine::RankEnd::stopped && !payload.empty())
+    failure = Failure{FailureKind::worker_lost, ErrorCode::group_lost, index, std::move(payload)};
+  else if (end == engine::RankEnd::threw)
     failure = Failure{FailureKind::user_error, static_cast<ErrorCode>(done.code), index, std::move(payload), {},
                       rounds_->reported(index)};
   else if (end == engine::RankEnd::returned) {

@@ -64,7 +64,8 @@ UserOutcome run_user_code(const std::function<std::string()>& body) {
   } catch (const Stopped&) {
     outcome.stopped = true;
   } catch (const GroupLost& error) {
-    // Another rank's end is the reason, and the driver knows it; this text is for a forming that fails.
+    // Another rank's end is the reason, and the driver knows it; this text is for a forming that fails, and for those
+    // who want to know why the function was left.
     outcome = failure(error.code(), error.what());
     outcome.stopped = true;
   } catch (const Error& error) {

@@ -342,10 +342,15 @@ GroupActions GroupMachine::done(int rank, RankEnd end, std::optional<Failure> fa
   } else if (is_active) {
     if (end == RankEnd::threw) failure_ = std::move(failure);
     if (end == RankEnd::returned && saw_notice) answer_notice(rank, actions);
-    if (end == RankEnd::stopped) suspicion_ = group_failed(rank, "it left its function");
+    std::string why;
+    if (end == RankEnd::stopped) {
+      why = failure ? failure->text : "it left its function";
+      suspicion_ = group_failed(rank, why);
+      why = fmt::format("rank {}: {}", rank_of(rank), why);
+    }
     // A rank may notice the death of another before the Node tells us; the cause follows with lost(). And one that has
     // left its function cannot go on in place with the others.
-    if (end != RankEnd::returned || attempt_ == Attempt::regrouping) fall_back(now, actions);
+    if (end != RankEnd::returned || attempt_ == Attempt::regrouping) fall_back(now, actions, why);
   } else if (attempt_ == Attempt::stopping && end == RankEnd::threw && suspicion_ &&
              suspicion_->code == ErrorCode::group_lost) {
     suspicion_ = std::move(failure);  // why the others could not go on, unless somebody was lost

@@ -132,8 +132,8 @@ public:
   GroupActions stop_attempt(bool at_once, Time now);
   /// Ends the attempt with a failure that is no rank's death (unequal reports).
   GroupActions fail_attempt(Failure failure, Time now);
-  /// `failure` is set when the function threw. `saw_notice`: it has looked at a notice of preemption, so its return may
-  /// be the answer to that.
+  /// `failure` is set when the function threw, GroupLost included, which is RankEnd::stopped. `saw_notice`: it has
+  /// looked at a notice of preemption, so its return may be the answer to that.
   GroupActions done(int rank, RankEnd end, std::optional<Failure> failure, Time now, bool saw_notice = false);
   /// The function has been left, and what it saved is still being written: done() follows, however long that takes.
   void saving(int rank);
@@ -234,7 +234,7 @@ private:
   void send_in(int rank, Time now, GroupActions& actions);
   void proceed_regrouping(Time now, GroupActions& actions);
   void resume_all(GroupActions& actions);
-  void fall_back(Time now, GroupActions& actions);
+  void fall_back(Time now, GroupActions& actions, const std::string& why = {});
   void lost_in_regrouping(int rank, Permission permission, Time now, GroupActions& actions);
   void ask_to_go_on(GroupActions& actions);
   bool do_without(int rank, const std::string& why, Time now, GroupActions& actions);

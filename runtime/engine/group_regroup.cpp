@@ -94,7 +94,7 @@ GroupActions GroupMachine::held(int rank, const std::string& why, bool user_erro
   if (is_new) failure_ = Failure{FailureKind::user_error, ErrorCode::user_code, rank, why, {}, -1, step};
   if (!can_regroup(-1)) {
     suspicion_ = group_failed(rank, why);
-    fall_back(now, actions);
+    fall_back(now, actions, fmt::format("rank {}: {}", rank_of(rank), why));
     return actions;
   }
   if (attempt_ == Attempt::running) regroup(Permission::needed, now, actions);  // it noticed before we did
@@ -154,12 +154,16 @@ void GroupMachine::resume_all(GroupActions& actions) {
 }
 
 /// Going on in place is not possible any more: all leave the function, and the next attempt begins at a checkpoint.
-void GroupMachine::fall_back(Time now, GroupActions& actions) {
-  if (attempt_ == Attempt::regrouping && !failure_)
+void GroupMachine::fall_back(Time now, GroupActions& actions, const std::string& why) {
+  const bool regrouping = attempt_ == Attempt::regrouping;
+  if (regrouping && permission_ == Permission::given && !why.empty())
+    // What was lost is decided upon already; this is why it cannot be mended.
+    failure_ = Failure{FailureKind::worker_lost, ErrorCode::group_lost, -1, why, {}};
+  else if (regrouping && !failure_)
     failure_ = Failure{FailureKind::resized,
                        ErrorCode::group_lost,
                        -1,
-                       "the workers could not go on in place: one left its function",
+                       "the workers could not go on in place: " + (why.empty() ? "one left its function" : why),
                        {}};
   halt_running(now, actions);
   end_attempt_if_quiet(actions);

@@ -73,9 +73,10 @@ RunActions RunMachine::attempt_ended(std::optional<Failure> failure, Time now) {
   const bool is_granted = granted_ && (failure->kind == FailureKind::worker_lost ||
                                        (failure->kind == granted_->kind && failure->text == granted_->text));
   if (is_granted) {
+    const bool is_same = failure->text == granted_->text;
     note({.time = now,
           .cause = FailureKind::resized,
-          .error = "the workers could not go on in place",
+          .error = "the workers could not go on in place" + (is_same ? "" : ": " + failure->text),
           .decision = {true, {}, "the function runs again, at no further cost"},
           .in_place = true});
     return begin_at(go_on_at.value_or(now), now);

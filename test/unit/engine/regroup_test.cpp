@@ -121,11 +121,13 @@ DOCTEST_TEST_CASE("a rank that leaves its function while the others wait sends t
   group.lose(1);
   group.machine.go_on(group.now);
   group.hold(0);
-  const auto actions = group.machine.done(2, RankEnd::stopped, std::nullopt, group.now);
+  const Failure left{FailureKind::worker_lost, troupe::ErrorCode::group_lost, 2, "other parameters"};
+  const auto actions = group.machine.done(2, RankEnd::stopped, left, group.now);
   DOCTEST_CHECK(ranks_of<SendHalt>(actions) == Ranks{0});
   const auto end = group.machine.done(0, RankEnd::stopped, std::nullopt, group.now);
   DOCTEST_REQUIRE(find<AttemptEnded>(end));
   DOCTEST_CHECK(find<AttemptEnded>(end)->failure->kind == FailureKind::worker_lost);
+  DOCTEST_CHECK(find<AttemptEnded>(end)->failure->text == "rank 2: other parameters");
 }
 
 DOCTEST_TEST_CASE("a newcomer that throws ends the attempt with its exception") {

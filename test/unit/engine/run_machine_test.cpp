@@ -165,15 +165,20 @@ DOCTEST_TEST_CASE("what was granted and could not be done in place costs nothing
   DOCTEST_REQUIRE(machine.decisions().size() == 2);
   DOCTEST_CHECK(to_string(machine.decisions()[1]) ==
                 "the workers could not go on in place; the function runs again, at no further cost");
+  const Failure mismatch{FailureKind::worker_lost, troupe::ErrorCode::group_lost, -1, "rank 0: other parameters"};
   auto again = threw;
   again.step = 6;
   DOCTEST_CHECK(machine.damaged(again, Time{}).empty());
   const auto pause = machine.deadline();
-  DOCTEST_CHECK(machine.attempt_ended(again, Time{}).empty());
+  DOCTEST_CHECK(machine.attempt_ended(mismatch, Time{}).empty());
   DOCTEST_REQUIRE(machine.deadline());
   DOCTEST_CHECK(*machine.deadline() == *pause);
   DOCTEST_CHECK(only<BeginAttempt>(machine.tick(*pause)));
-  DOCTEST_CHECK(machine.decisions().size() == 4);
+  DOCTEST_REQUIRE(machine.decisions().size() == 4);
+  DOCTEST_CHECK(
+      to_string(machine.decisions()[3]) ==
+      "the workers could not go on in place: rank 0: other parameters; the function runs again, at no further "
+      "cost");
 }
 
 DOCTEST_TEST_CASE("a stop ends the pause before ranks go on in place") {
