@@ -62,6 +62,7 @@ GroupActions GroupMachine::lost(int rank, const std::string& cause, std::vector<
   const bool was_promoted = s.promoted;
   const auto kind = s.preempted ? FailureKind::preempted : FailureKind::worker_lost;
   s = Slot{.member = s.member, .start_failures = s.start_failures};
+  failed_formings_ = 0;
   if (leaving_) {
     end_leave_if_gone(actions);
     return actions;

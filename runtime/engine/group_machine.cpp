@@ -141,7 +141,10 @@ GroupActions GroupMachine::formed(int rank, std::uint64_t epoch, Time now) {
     return actions;
   }
   slot(rank).state = State::ready;
-  if (epoch == epoch_ && all_members(State::ready)) formed_epoch_ = epoch;
+  if (epoch == epoch_ && all_members(State::ready)) {
+    formed_epoch_ = epoch;
+    failed_formings_ = 0;
+  }
   proceed(now, actions);
   return actions;
 }
@@ -158,8 +161,17 @@ GroupActions GroupMachine::form_failed(int rank, std::uint64_t epoch, Failure fa
     return actions;
   }
   // A rank that noticed the loss of another before we did: nobody can form this epoch any more.
-  if (epoch == epoch_) epoch_ += 1;
+  if (epoch == epoch_) {
+    epoch_ += 1;
+    failed_formings_ += 1;
+  }
   abort_forming(actions);
+  if (failed_formings_ == limits_.start_attempts) {
+    failure.text += fmt::format(" ({} times in a row, and no worker was lost: can all of them reach each other?)",
+                                failed_formings_);
+    give_up_start(std::move(failure), now, actions);
+    return actions;
+  }
   if (regrouping)
     proceed_regrouping(now, actions);
   else
@@ -231,6 +243,7 @@ void GroupMachine::give_up_start(Failure failure, Time now, GroupActions& action
   failure.kind = FailureKind::fatal;
   shortage_.reset();
   forming_failed_ = true;
+  failed_formings_ = 0;
   if (attempt_ == Attempt::regrouping) {
     failure_ = std::move(failure);
     fall_back(now, actions);

@@ -22,7 +22,7 @@ struct GroupLimits {
   Duration start_deadline = std::chrono::seconds(60);
   Duration stop_deadline = std::chrono::seconds(5);
   bool can_kill = true;      ///< false in thread placement
-  int start_attempts = 3;    ///< so often may one rank die before it is up
+  int start_attempts = 3;    ///< so often may one rank die before it is up, or the group not be formed for no reason
   bool forms_group = false;  ///< workers have a backend that must be formed by all of them together
   int min_workers = 0;       ///< with fewer it does not go on; 0: world_size
   int max_workers = 0;       ///< 0: world_size
@@ -283,6 +283,7 @@ private:
   bool is_up_ = false;  // all were there once
   bool calls_open_ = false;
   bool forming_failed_ = false;  // nobody tries again before something has changed
+  int failed_formings_ = 0;      // in a row, without a loss that could be the reason
   // A group is usable in the epoch it was formed in. Every new worker, and every halt (it aborts collectives), begins a
   // new one.
   std::uint64_t epoch_ = 0;

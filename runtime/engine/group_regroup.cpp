@@ -140,6 +140,7 @@ void GroupMachine::proceed_regrouping(Time now, GroupActions& actions) {
 void GroupMachine::resume_all(GroupActions& actions) {
   attempt_ = Attempt::running;
   formed_epoch_ = epoch_;
+  failed_formings_ = 0;
   permission_ = Permission::not_needed;
   failure_.reset();
   for (int rank : members()) {

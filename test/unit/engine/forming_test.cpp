@@ -38,6 +38,11 @@ struct Fixture {
     machine.formed(0, epoch, now);
     return machine.formed(1, epoch, now);
   }
+  /// For no reason that anybody knows.
+  GroupActions fail_to_form() {
+    machine.form_failed(1, epoch, lost_group, now);
+    return machine.form_failed(0, epoch, lost_group, now);
+  }
   /// All leave an attempt, and the group has to be formed anew.
   GroupActions begin_after_a_halt() {
     machine.begin_attempt(now);
@@ -114,6 +119,37 @@ DOCTEST_TEST_CASE("a worker that dies in every forming fails the start with its 
   const auto end = group.lose(1);
   DOCTEST_CHECK(count<LaunchWorker>(end) == 0);
   DOCTEST_REQUIRE(count<StartFailed>(end) == 1);
+}
+
+DOCTEST_TEST_CASE("a forming that fails three times though nobody is lost is given up") {
+  Fixture group;
+  group.machine.start(group.now);
+  group.bring_up(0);
+  group.epoch = epoch_of(group.bring_up(1));
+  for (int i = 0; i < 2; ++i) group.epoch = epoch_of(group.fail_to_form());
+  const auto end = group.machine.form_failed(1, group.epoch, group.lost_group, group.now);
+  DOCTEST_CHECK(count<SendAbort>(end) == 1);
+  DOCTEST_REQUIRE(count<StartFailed>(end) == 1);
+  for (const auto& action : end)
+    if (const auto* failed = std::get_if<StartFailed>(&action))
+      DOCTEST_CHECK(failed->failure.text.starts_with("gone (3 times in a row, and no worker was lost"));
+  DOCTEST_CHECK(group.machine.form_failed(0, group.epoch, group.lost_group, group.now).empty());
+}
+
+DOCTEST_TEST_CASE("a loss explains the formings that failed before it") {
+  Fixture group;
+  group.machine.start(group.now);
+  group.bring_up(0);
+  for (int loss = 0; loss < 2; ++loss) {
+    group.epoch = epoch_of(group.bring_up(1));
+    for (int i = 0; i < 2; ++i) {
+      const auto again = group.fail_to_form();
+      DOCTEST_CHECK(count<StartFailed>(again) == 0);
+      group.epoch = epoch_of(again);
+    }
+    group.lose(1);
+    group.machine.form_failed(0, group.epoch, group.lost_group, group.now);
+  }
 }
 
 DOCTEST_TEST_CASE("a worker that dies in every forming ends a run, too") {
