@@ -5,9 +5,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
+#include <cstdlib>
 #include <set>
 #include <string>
 
@@ -85,6 +87,17 @@ private:
   std::set<node::Token> tokens_;
 };
 
+constexpr std::chrono::milliseconds longest_notice{5};
+
+/// From SIGKILL to the first news of it.
+std::chrono::steady_clock::duration time_to_notice_death(TestWorker& worker) {
+  const auto pid = worker.pid();
+  const auto killed = std::chrono::steady_clock::now();
+  ::kill(pid, SIGKILL);
+  worker.wait_for(Kind::dying);
+  return std::chrono::steady_clock::now() - killed;
+}
+
 /// One thread for many lines, where the kernel can, and one for each.
 template <class Test>
 void in_both_ways(Test&& test) {
@@ -96,19 +109,17 @@ void in_both_ways(Test&& test) {
 
 }  // namespace
 
-DOCTEST_TEST_CASE("the death of a worker of two gigabytes is told before its exit") {
+DOCTEST_TEST_CASE("the death of a worker of two gigabytes is told within 5 ms, before its exit") {
   const bool has_room = megabytes_free() >= 4096;
   if (!has_room) {
     skip("the size: less than 4 GB of memory are free");
   }
+  const char* const grow = has_room ? "grow 2048" : "grow 200";
   TestWorker worker;
   const auto pid = worker.pid();
-  DOCTEST_REQUIRE(worker.ask(has_room ? "grow 2048" : "grow 200") == "ok");
-  const auto killed = std::chrono::steady_clock::now();
-  ::kill(pid, SIGKILL);
+  DOCTEST_REQUIRE(worker.ask(grow) == "ok");
+  auto best = time_to_notice_death(worker);
   const auto dying = worker.wait_for(Kind::dying);
-  // Milliseconds; the bound is for a machine that has other things to do.
-  DOCTEST_CHECK(std::chrono::steady_clock::now() - killed < std::chrono::seconds(10));
   DOCTEST_CHECK(dying.pid == pid);
   DOCTEST_CHECK(dying.text.empty());
   DOCTEST_CHECK_FALSE(dying.is_end());
@@ -122,6 +133,15 @@ DOCTEST_TEST_CASE("the death of a worker of two gigabytes is told before its exi
     DOCTEST_REQUIRE(events.size() == 4);
     DOCTEST_CHECK(events[2].kind == Kind::dying);
     DOCTEST_CHECK(events[2].text == "killed by SIGKILL (out of memory?)");
+  }
+  // The best of five counts: the machine may have other things to do just then.
+  for (int more = 0; more < 4 && best > longest_notice; ++more) {
+    TestWorker another;
+    DOCTEST_REQUIRE(another.ask(grow) == "ok");
+    best = std::min(best, time_to_notice_death(another));
+  }
+  if (std::getenv("TROUPE_SANITIZED") == nullptr) {
+    DOCTEST_CHECK(best <= longest_notice);
   }
 }
 
