@@ -49,6 +49,7 @@ Json to_json(const engine::Decision& made) {
             {"restart", made.decision.retry},
             {"delay_ms", made.decision.delay.count()},
             {"reason", made.decision.reason},
+            {"died_at_once", made.decision.died_at_once},
             {"in_place", made.in_place}};
   if (made.step) json["step"] = *made.step;
   return json;
@@ -63,7 +64,7 @@ engine::Decision decision_from(const Json& json) {
   made.error = json.at("error").get<std::string>();
   made.round = json.at("round").get<std::int64_t>();
   made.decision = {json.at("restart").get<bool>(), milliseconds(json.at("delay_ms").get<std::int64_t>()),
-                   json.at("reason").get<std::string>()};
+                   json.at("reason").get<std::string>(), json.value("died_at_once", false)};
   made.in_place = json.at("in_place").get<bool>();
   if (json.contains("step")) made.step = json.at("step").get<std::int64_t>();
   return made;

@@ -94,16 +94,17 @@ RetryDecision FailurePolicy::decide_restart(const Failure& failure, Time now) {
   int& count = user_error ? counts_.user_errors : counts_.lost_workers;
   if (limits_.max_retries >= 0 && count >= limits_.max_retries)
     return {false, {}, fmt::format("max_retries = {} is used up", limits_.max_retries)};
-  if (auto why = why_hopeless(failure, now); !why.empty()) return {false, {}, std::move(why)};
+  const bool at_once = died_at_once(now);
+  if (auto why = why_hopeless(failure, at_once, now); !why.empty()) return {false, {}, std::move(why)};
   count += 1;
   is_restart_ = true;
-  return {
-      true, next_delay(budget_of(failure.kind)),
-      fmt::format("restart {} of {}", count, limits_.max_retries < 0 ? "any" : std::to_string(limits_.max_retries))};
+  return {true, next_delay(budget_of(failure.kind)),
+          fmt::format("restart {} of {}", count, limits_.max_retries < 0 ? "any" : std::to_string(limits_.max_retries)),
+          at_once};
 }
 
 /// Restarts that cannot be expected to help, whatever is left of the budget.
-std::string FailurePolicy::why_hopeless(const Failure& failure, Time now) {
+std::string FailurePolicy::why_hopeless(const Failure& failure, bool at_once, Time now) {
   if (failure.kind == FailureKind::user_error && (failure.round >= 0 || failure.step)) {
     const Place place(failure.round, failure.step, failure.text);
     if (last_user_error_ == place)
@@ -111,7 +112,7 @@ std::string FailurePolicy::why_hopeless(const Failure& failure, Time now) {
     last_user_error_ = place;
   }
   auto& budget = budget_of(failure.kind);
-  if (died_at_once(now)) {
+  if (at_once) {
     if (!budget.window.allow(now))
       return fmt::format("crash loop: {} restarts within {} s without progress between them", limits_.window_restarts,
                          seconds(limits_.window));
@@ -168,15 +169,21 @@ void FailurePolicy::replay(const Decision& decision) {
   if (decision.cause == FailureKind::preempted) {
     counts_.preemptions += 1;
     preemptions_.allow(decision.time);
+    progressed_ = false;
     return;
   }
   const bool user_error = decision.cause == FailureKind::user_error;
   (user_error ? counts_.user_errors : counts_.lost_workers) += 1;
   if (user_error) last_user_error_.emplace(decision.round, decision.step, decision.error);
   auto& budget = budget_of(decision.cause);
-  budget.window.allow(decision.time);
+  budget.at_once = decision.decision.died_at_once ? budget.at_once + 1 : 0;
+  if (decision.decision.died_at_once)
+    budget.window.allow(decision.time);
+  else if (is_restart_ && !progressed_)
+    fruitless_ += 1;
   budget.without_progress += 1;
   is_restart_ = true;
+  progressed_ = false;  // what begins after it
 }
 
 }  // namespace troupe::engine

@@ -30,7 +30,8 @@ RetryLimits retry_limits(const detail::Settings& settings);
 struct RetryDecision {
   bool retry = false;
   Duration delay{0};
-  std::string reason;  ///< one line for people
+  std::string reason;         ///< one line for people
+  bool died_at_once = false;  ///< what is retried
 };
 
 /// What followed a failure: for the log, run.json and the journal.
@@ -102,7 +103,7 @@ private:
   RetryDecision decide_restart(const Failure& failure, Time now);
   RetryDecision decide_preemption(Time now);
   bool died_at_once(Time now) const;
-  std::string why_hopeless(const Failure& failure, Time now);
+  std::string why_hopeless(const Failure& failure, bool at_once, Time now);
   Budget& budget_of(FailureKind kind) { return kind == FailureKind::user_error ? user_errors_ : lost_workers_; }
   Duration next_delay(Budget& budget) const;
 

@@ -143,6 +143,35 @@ DOCTEST_TEST_CASE("a torn end and a record of nobody's are passed over") {
   });
 }
 
+DOCTEST_TEST_CASE("restarts without progress and crash loops are counted across programs") {
+  for (const bool at_once : {false, true}) {
+    const TempFolder folder;
+    std::string end;
+    int failures = 0;
+    while (end.empty() && failures < 20)
+      program(folder, [&](RunJournal& journal) {
+        RunMachine run({.max_retries = -1});
+        const auto& before = journal.history();
+        run.go_on_after(before.attempts, before.decisions, before.before_progress);
+        run.begin(Clock::now());
+        // Each program dies after two failures.
+        for (int i = 0; i < 2 && end.empty(); ++i) {
+          journal.attempt_begins(journal.next_generation(), run.attempt());
+          if (!at_once) run.worked();
+          const auto actions = run.attempt_ended(lost, Clock::now());
+          failures += 1;
+          if (!actions.empty() && std::holds_alternative<FinishRun>(actions[0]))
+            end = std::get<FinishRun>(actions[0]).outcome.decision;
+          else
+            journal.decided(journal.next_generation(), run.decisions().back());
+          if (run.deadline()) run.tick(*run.deadline());
+        }
+      });
+    DOCTEST_CHECK(failures == (at_once ? 6 : 4));
+    DOCTEST_CHECK(end.starts_with(at_once ? "crash loop: 5 restarts" : "no progress in 3 restarts"));
+  }
+}
+
 DOCTEST_TEST_CASE("the budgets hold across programs") {
   const TempFolder folder;
   const RetryLimits limits{.max_retries = 3};
