@@ -40,12 +40,15 @@ GroupActions GroupMachine::disconnected(int rank, Time now) {
 GroupActions GroupMachine::give_up(int rank, const std::string& cause, Time now) {
   const auto& s = slot(rank);
   if (s.state == State::absent || s.state == State::stuck || s.killed || leaving_) return {};
-  if (!limits_.can_kill && !s.member) return {};  // nobody waits for it
-  if (!limits_.can_kill)
-    return fail_attempt(
-        Failure{FailureKind::fatal, ErrorCode::deadline, rank, fmt::format("rank {} is {}", rank_of(rank), cause), {}},
-        now);
-  auto actions = disconnected(rank, now);
+  GroupActions actions;
+  if (!limits_.can_kill) {
+    if (s.dropped) return actions;
+    Failure failure{FailureKind::fatal, ErrorCode::deadline, rank, fmt::format("rank {} is {}", rank_of(rank), cause)};
+    const bool is_newcomer = !s.member || (s.joining && attempt_ == Attempt::regrouping);
+    if (is_newcomer && do_without(rank, failure.text, now, actions)) return actions;
+    return fail_attempt(std::move(failure), now);
+  }
+  actions = disconnected(rank, now);
   actions.push_back(KillWorker{rank, false});
   return actions;
 }

@@ -364,7 +364,7 @@ GroupActions GroupMachine::done(int rank, RankEnd end, std::optional<Failure> fa
     // A rank may notice the death of another before the Node tells us; the cause follows with lost(). And one that has
     // left its function cannot go on in place with the others.
     if (end != RankEnd::returned || attempt_ == Attempt::regrouping) fall_back(now, actions, why);
-  } else if (attempt_ == Attempt::stopping && end == RankEnd::threw && suspicion_ &&
+  } else if (attempt_ == Attempt::stopping && s.member && end == RankEnd::threw && suspicion_ &&
              suspicion_->code == ErrorCode::group_lost) {
     suspicion_ = std::move(failure);  // why the others could not go on, unless somebody was lost
   }
