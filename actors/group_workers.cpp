@@ -190,7 +190,7 @@ void GroupState::form_done(const wire::FormDone& done) {
   if (!rank) return;
   const int index = index_of(rank);
   view_->set_state(index, "ready");
-  machine_->came_back(index);
+  machine_->came_back(index, /*from_function=*/false);
   if (done.failed == 0) return perform(machine_->formed(index, done.epoch, Clock::now()));
   perform(
       machine_->form_failed(index, done.epoch,

@@ -141,9 +141,11 @@ void GroupMachine::lost_while_starting(int rank, const std::string& cause, std::
   if (!shortage_) s.start_failures = 0;
 }
 
-void GroupMachine::came_back(int rank) {
-  if (slot(rank).state != State::stuck) return;
-  slot(rank).state = State::ready;
+void GroupMachine::came_back(int rank, bool from_function) {
+  auto& s = slot(rank);
+  if (s.state != State::stuck || (s.stuck_inside && !from_function)) return;
+  s.state = State::ready;
+  s.stuck_inside = false;
   epoch_ += 1;  // it may have been forming a group that nobody waits for any more
 }
 

@@ -91,7 +91,8 @@ void GroupMachine::promoted(int rank) { slot(rank).registered = slot(rank).promo
 
 GroupActions GroupMachine::ready(int rank, Time now) {
   GroupActions actions;
-  if (slot(rank).state != State::starting || leaving_) return actions;
+  const bool was_stuck = slot(rank).state == State::stuck;  // a thread that was late
+  if ((slot(rank).state != State::starting && !was_stuck) || leaving_) return actions;
   slot(rank).state = State::ready;
   // Who joins others that wait is up when it has come to them.
   if (!limits_.forms_group && attempt_ != Attempt::regrouping) slot(rank).start_failures = 0;
@@ -199,7 +200,14 @@ GroupActions GroupMachine::setup_failed(Failure failure, Time now) {
     return actions;
   }
   // A replacement that is of no use; the next attempt makes a new one. (A start that fails ends all workers anyway.)
-  if (!start_pending_ && failure.rank >= 0 && limits_.can_kill) kill(failure.rank, actions);
+  if (!start_pending_ && failure.rank >= 0) {
+    if (limits_.can_kill) {
+      kill(failure.rank, actions);
+    } else {
+      slot(failure.rank).killed = true;
+      actions.push_back(SendLeave{failure.rank});
+    }
+  }
   give_up_start(std::move(failure), now, actions);
   return actions;
 }
@@ -446,6 +454,7 @@ void GroupMachine::kill_or_abandon(GroupActions& actions, bool even_writing) {
       continue;
     }
     s.state = State::stuck;
+    s.stuck_inside = true;
     if (!s.member) continue;  // nobody needs it
     failure_ = Failure{FailureKind::fatal,
                        ErrorCode::deadline,
@@ -482,10 +491,11 @@ GroupActions GroupMachine::tick(Time now) {
   return actions;
 }
 
-/// It has a deadline. A newcomer that is held has done its part; one that was dropped has another deadline; and nobody
-/// waits for one that is to make the group larger, nor for an idle group, in which a rank may be at a long call.
+/// It has a deadline. A newcomer that is held has done its part; one that was dropped has another deadline; the end of
+/// one that dies is told by lost(); and nobody waits for one that is to make the group larger, nor for an idle group,
+/// in which a rank may be at a long call.
 bool GroupMachine::is_coming_up(const Slot& s) const {
-  if (s.killed || s.dropped) return false;
+  if (s.killed || s.going || s.dropped) return false;
   const bool joins = s.joining && s.member && s.state == State::running && attempt_ == Attempt::regrouping;
   const bool forms = s.state == State::forming && (start_pending_ || attempt_ != Attempt::none);
   return s.state == State::starting || forms || joins;
@@ -523,7 +533,7 @@ void GroupMachine::tick_starting(Time now, GroupActions& actions) {
     }
     if (limits_.can_kill)
       kill(rank, actions);
-    else
+    else if (!in_function(rank))  // else it is told to leave that
       s.state = State::stuck;
     give_up_start(late(still), now, actions);
   }

@@ -165,8 +165,8 @@ public:
   GroupActions give_up(int rank, const std::string& cause, Time now);
   /// The worker is gone. `cause`: "killed by SIGKILL (out of memory?)".
   GroupActions lost(int rank, const std::string& cause, std::vector<std::string> log_lines, Time now);
-  /// A thread rank that was given up as stuck has ended what it did after all.
-  void came_back(int rank);
+  /// A thread rank that was given up as stuck has ended what it did after all: its function, or a forming.
+  void came_back(int rank, bool from_function);
   /// SIGSTOP and SIGCONT.
   GroupActions frozen(int rank, bool is_frozen);
 
@@ -200,6 +200,7 @@ private:
     bool going = false;   // its end is certain, and not our doing
     bool killed = false;  // by us: its death is no failure
     bool saving = false;  // out of the function, but not done()
+    bool stuck_inside = false;
     bool preempted = false;
     std::optional<Time> taken_at = {};  // not later, if it is preempted
     int start_failures = 0;

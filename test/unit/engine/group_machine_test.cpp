@@ -249,10 +249,10 @@ DOCTEST_TEST_CASE("a thread rank that ends after its deadline is not stuck any m
   Fixture group(3, false);
   group.run();
   group.machine.stop_attempt(true, group.now);
-  group.machine.came_back(1);
+  group.machine.came_back(1, true);
   DOCTEST_CHECK(find<AttemptEnded>(group.machine.begin_attempt(group.now))->failure->rank == 0);
-  group.machine.came_back(0);
-  group.machine.came_back(2);
+  group.machine.came_back(0, true);
+  group.machine.came_back(2, true);
   DOCTEST_CHECK(ranks_of<SendRun>(group.machine.begin_attempt(group.now)) == Ranks{0, 1, 2});
   group.machine.stop_attempt(true, group.now);
   DOCTEST_CHECK(ranks_of<SendLeave>(group.machine.leave(5s, group.now)) == Ranks{0, 1, 2});
@@ -261,6 +261,43 @@ DOCTEST_TEST_CASE("a thread rank that ends after its deadline is not stuck any m
   const auto gone = group.lose(2);
   DOCTEST_REQUIRE(find<GroupGone>(gone));
   DOCTEST_CHECK(find<GroupGone>(gone)->stuck_ranks.empty());
+}
+
+DOCTEST_TEST_CASE("a thread rank that is stuck in its function is not back when it has formed a group") {
+  Fixture group(2, false);
+  group.run();
+  group.machine.stop_attempt(true, group.now);
+  for (int rank : {0, 1}) group.machine.came_back(rank, false);
+  DOCTEST_CHECK(find<AttemptEnded>(group.machine.begin_attempt(group.now))->failure->rank == 0);
+}
+
+DOCTEST_TEST_CASE("a thread rank that comes up after its deadline takes part in the next run") {
+  GroupMachine machine({.world_size = 1, .can_kill = false, .min_workers = 1, .max_workers = 2});
+  Time now{};
+  machine.start(now);
+  machine.ready(0, now);
+  machine.set_room(2);
+  DOCTEST_CHECK(ranks_of<LaunchWorker>(machine.begin_attempt(now)) == Ranks{1});
+  now += 60s;
+  const auto late = machine.tick(now);
+  DOCTEST_REQUIRE(find<AttemptEnded>(late));
+  DOCTEST_CHECK(find<AttemptEnded>(late)->failure->code == troupe::ErrorCode::deadline);
+  machine.ready(1, now);
+  DOCTEST_CHECK(ranks_of<SendRun>(machine.begin_attempt(now)) == Ranks{0, 1});
+}
+
+DOCTEST_TEST_CASE("a thread rank whose hook threw makes room for another one") {
+  GroupMachine machine({.world_size = 1, .can_kill = false, .min_workers = 1, .max_workers = 2});
+  const Time now{};
+  machine.start(now);
+  machine.ready(0, now);
+  machine.set_room(2);
+  machine.begin_attempt(now);
+  const auto actions = machine.setup_failed({FailureKind::fatal, troupe::ErrorCode::user_code, 1, "no data"}, now);
+  DOCTEST_CHECK(ranks_of<SendLeave>(actions) == Ranks{1});
+  DOCTEST_CHECK(find<AttemptEnded>(actions));
+  DOCTEST_CHECK(machine.begin_attempt(now).empty());
+  DOCTEST_CHECK(ranks_of<LaunchWorker>(machine.lost(1, "ended", {}, now)) == Ranks{1});
 }
 
 DOCTEST_TEST_CASE("all idle workers that die at once are replaced at once") {
