@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random schedules of a group of workers against a small model of the world around it: processes that start, run, form,
-// wait, die and are killed. Whatever happens, the machine asks for nothing impossible, ends every attempt once, and
-// gets on as soon as nothing more goes wrong.
+// wait, freeze, die and are killed, or threads, which cannot be killed. Whatever happens, the machine asks for nothing
+// impossible, ends every attempt once, ends none because of a newcomer that the others do not need, and gets on as soon
+// as nothing more goes wrong.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -22,7 +23,13 @@ struct Process {
   bool ready = false;
   bool leaving = false;
   bool killed = false;
+  bool frozen = false;     // by SIGSTOP
+  bool preempted = false;  // it was told so
   bool in_function = false;
+  bool joining = false;  // it has not been in the group
+  bool alone = false;    // on its way to the others
+  bool saving = false;   // out of the function, and still writing
+  bool deaf = false;     // computes, and looks at nothing
   bool held = false;
   bool live = false;
   bool halted = false;
@@ -30,6 +37,9 @@ struct Process {
   bool saw_notice = false;
   std::uint64_t forming = 0;  // the epoch
 };
+
+/// What happened to a newcomer that the others do not need.
+constexpr const char* harmless = "harmless";
 
 class World {
 public:
@@ -45,6 +55,7 @@ public:
       // With nothing in the way a run comes to its end; what was preempted before may cost one more attempt each.
       for (int i = 0; !succeeded_; ++i) {
         DOCTEST_REQUIRE(i < 10);
+        until([&] { return nobody_is_busy(); }, "what an attempt left behind ends");
         begin();
         until([&] { return !attempt_; }, "a calm attempt ends");
       }
@@ -78,28 +89,51 @@ private:
     if (chance(4) || nobody_can_work()) pass_time();
   }
 
+  bool nobody_is_busy() const {
+    return std::none_of(processes_.begin(), processes_.end(),
+                        [](const Process& p) { return p.alive && (p.in_function || p.forming != 0 || !p.ready); });
+  }
+
   bool nobody_can_work() const {
     return std::none_of(processes_.begin(), processes_.end(), [](const Process& p) { return p.alive && !p.held; });
   }
 
   /// The user's program.
   void ask() {
-    switch (pick(7)) {
+    switch (pick(8)) {
       case 0:
         if (!attempt_) return;
         return perform(machine_.stop_attempt(chance(3), now_));
       case 1:
-        if (started_) perform(machine_.resize(1 + pick(places()), now_));
-        return;
+        if (!started_) return;
+        resized_ = true;
+        return perform(machine_.resize(1 + pick(places()), now_));
       case 2:
-        if (started_) perform(machine_.preempt(pick(places()), now_ + std::chrono::milliseconds(pick(20'000)), now_));
+        if (started_) preempt(pick(places()));
         return;
       case 3:
         machine_.set_room(pick(places() + 2));
         return perform(machine_.use_room(now_));
+      case 4:
+        return check_rank(pick(places()));
       default:
         if (started_ && !attempt_) begin();
     }
+  }
+
+  void preempt(int rank) {
+    at(rank).preempted |= at(rank).alive;
+    perform(machine_.preempt(rank, now_ + std::chrono::milliseconds(pick(20'000)), now_));
+  }
+
+  /// Somebody watches it, and finds it stopped or silent.
+  void check_rank(int rank) {
+    if (!at(rank).alive) return;
+    if (limits_.can_kill && chance(2)) {
+      at(rank).frozen = true;
+      return perform(machine_.frozen(rank, true));
+    }
+    if (started_) as_event_of(rank, [&] { perform(machine_.give_up(rank, "silent", now_)); });
   }
 
   /// May the others go on in place?
@@ -125,7 +159,12 @@ private:
   /// Something happens in that process; false if it has nothing to do.
   bool work(int rank) {
     auto& p = at(rank);
-    if (p.killed || (!calm_ && chance(15))) return die(rank), true;
+    if (p.killed || (!calm_ && limits_.can_kill && chance(15))) return die(rank), true;
+    if (p.frozen) {
+      if (!calm_ && !chance(5)) return false;
+      p.frozen = false;
+      return perform(machine_.frozen(rank, false)), true;
+    }
     if (!p.ready) {
       p.ready = true;
       if (chance(3))
@@ -143,14 +182,28 @@ private:
 
   void die(int rank) {
     const bool told_before = chance(2);
-    at(rank) = Process{};
-    if (told_before) perform(machine_.disconnected(rank, now_));
-    perform(machine_.lost(rank, "died", {}, now_));
+    as_event_of(rank, [&] {
+      at(rank) = Process{};
+      if (told_before) perform(machine_.disconnected(rank, now_));
+      perform(machine_.lost(rank, harmless_ ? harmless : "died", {}, now_));
+    });
+  }
+
+  /// What a newcomer does ends nothing, if the others are enough without it.
+  template <class Event>
+  void as_event_of(int rank, Event&& event) {
+    const auto members = machine_.members();
+    const bool is_member = std::find(members.begin(), members.end(), rank) != members.end();
+    const int others = static_cast<int>(members.size()) - (is_member ? 1 : 0);
+    harmless_ = at(rank).joining && !at(rank).preempted && !halting_ && others >= limits_.min_workers;
+    event();
+    harmless_ = false;
   }
 
   void end_forming(int rank) {
     auto& p = at(rank);
     const auto epoch = std::exchange(p.forming, 0);
+    machine_.came_back(rank, false);
     if (!calm_ && chance(20))
       perform(machine_.form_failed(rank, epoch, fatal(rank), now_));
     else if (std::exchange(p.aborted, false) || (!calm_ && chance(10)))
@@ -161,8 +214,15 @@ private:
 
   bool run(int rank) {
     auto& p = at(rank);
+    if (p.saving || p.deaf) {
+      if (!calm_ && !chance(5)) return false;
+      p.deaf = false;
+      if (p.saving) return end_function(rank, p.halted ? RankEnd::stopped : RankEnd::returned), true;
+    }
+    if (!calm_ && !p.held && chance(20)) return p.deaf = true;
     if (p.halted || p.leaving) return end_function(rank, RankEnd::stopped), true;
     if (p.held) return false;
+    if (p.alone) return come_to_the_others(rank);
     if (p.aborted && !p.live) return end_function(rank, RankEnd::stopped), true;
     if (p.aborted) {
       p.aborted = false;
@@ -179,17 +239,37 @@ private:
       perform(machine_.live(rank, true, now_));
       return true;
     }
+    if (!calm_ && chance(12)) {
+      p.saving = true;
+      return machine_.saving(rank), true;
+    }
     if (chance(6)) return end_function(rank, RankEnd::returned), true;
     return false;
+  }
+
+  bool come_to_the_others(int rank) {
+    auto& p = at(rank);
+    if (!calm_ && chance(10)) return end_function(rank, static_cast<RankEnd>(pick(3))), true;
+    if (!chance(4)) return false;
+    p.alone = p.aborted = false;
+    p.live = p.held = true;
+    perform(machine_.live(rank, true, now_));
+    return perform(machine_.held(rank, "", false, now_)), true;
   }
 
   void end_function(int rank, RankEnd end) {
     auto& p = at(rank);
     const bool saw_notice = p.saw_notice && chance(2);
-    p = Process{.alive = true, .ready = true, .leaving = p.leaving, .killed = p.killed};
-    std::optional<Failure> failure;
-    if (end == RankEnd::threw) failure = Failure{FailureKind::user_error, troupe::ErrorCode::user_code, rank, "x"};
-    perform(machine_.done(rank, end, failure, now_, saw_notice));
+    const auto finish = [&] {
+      p = Process{.alive = true, .ready = true, .leaving = p.leaving, .killed = p.killed, .preempted = p.preempted};
+      std::optional<Failure> failure;
+      if (end == RankEnd::threw)
+        failure = Failure{FailureKind::user_error, troupe::ErrorCode::user_code, rank, harmless_ ? harmless : "x"};
+      machine_.came_back(rank, true);
+      perform(machine_.done(rank, end, failure, now_, saw_notice));
+    };
+    // A function that cannot be joined in place may be run again.
+    end == RankEnd::stopped ? finish() : as_event_of(rank, finish);
   }
 
   static Failure fatal(int rank) { return {FailureKind::fatal, troupe::ErrorCode::user_code, rank, "x"}; }
@@ -206,7 +286,10 @@ private:
     if (!calm_ && chance(started_ ? 8 : 60)) return perform(machine_.launch_failed(fatal(action.rank), now_));
     at(action.rank).alive = true;
   }
-  void act(const KillWorker& action) { at(action.rank).killed |= at(action.rank).alive; }
+  void act(const KillWorker& action) {
+    DOCTEST_REQUIRE(limits_.can_kill);
+    at(action.rank).killed |= at(action.rank).alive;
+  }
   void act(const SendForm& action) {
     auto& p = at(action.rank);
     DOCTEST_REQUIRE(limits_.forms_group);
@@ -224,11 +307,9 @@ private:
     DOCTEST_REQUIRE_FALSE(p.in_function);
     p.in_function = true;
     p.halted = p.held = p.aborted = p.saw_notice = false;
-    p.live = action.joining;
-    if (action.joining) {  // it comes to the point where the others wait
-      perform(machine_.live(action.rank, true, now_));
-      p.aborted = true;
-    } else if (first_run_) {
+    p.live = false;
+    p.joining = p.alone = action.joining;
+    if (!action.joining && first_run_) {
       live_run_ = chance(2);
       first_run_ = false;
     }
@@ -238,18 +319,24 @@ private:
     auto& p = at(action.rank);
     if (!p.alive) return;
     DOCTEST_REQUIRE(p.held);
-    p.held = p.aborted = false;
+    p.held = p.aborted = p.joining = false;
   }
   void act(const SendNotice& action) { at(action.rank).saw_notice |= at(action.rank).in_function; }
   void act(const SendHalt& action) {
     auto& p = at(action.rank);
     p.halted |= p.in_function;
     p.aborted |= p.forming != 0;
+    const auto members = machine_.members();
+    if (std::find(members.begin(), members.end(), action.rank) == members.end()) return;
+    // A resize may run the function again with those that came.
+    DOCTEST_REQUIRE_FALSE((harmless_ && !resized_));
+    halting_ = true;
   }
   void act(const SendLeave& action) { at(action.rank).leaving |= at(action.rank).alive; }
   void act(const AskToGoOn& action) {
     DOCTEST_REQUIRE(attempt_);
     DOCTEST_REQUIRE_FALSE(asked_);
+    DOCTEST_REQUIRE(action.failure.text != harmless);
     asked_ = action.failure;
   }
   void act(const Tell&) {}
@@ -268,14 +355,16 @@ private:
   }
   void act(const AttemptEnded& action) {
     DOCTEST_REQUIRE(attempt_);
-    attempt_ = false;
+    DOCTEST_REQUIRE((!action.failure || action.failure->text != harmless));
+    attempt_ = halting_ = resized_ = false;
     asked_.reset();
     first_run_ = true;
     succeeded_ = calm_ && !action.failure;
   }
   void act(const GroupGone& action) {
     DOCTEST_REQUIRE_FALSE(over_);
-    DOCTEST_REQUIRE(action.stuck_ranks.empty());
+    DOCTEST_REQUIRE((action.stuck_ranks.empty() || !limits_.can_kill));
+    for (int rank : action.stuck_ranks) at(rank) = Process{};
     for (const auto& p : processes_) DOCTEST_REQUIRE_FALSE(p.alive);
     over_ = true;
   }
@@ -289,7 +378,10 @@ private:
   bool started_ = false;
   bool failed_start_ = false;
   bool attempt_ = false;
+  bool halting_ = false;  // members have to leave the function
+  bool resized_ = false;  // somebody has asked for a size in this attempt
   std::optional<Failure> asked_;
+  bool harmless_ = false;  // what is told just now is the doing of a newcomer that the others do not need
   bool succeeded_ = false;
   bool first_run_ = true;
   bool live_run_ = false;
@@ -306,6 +398,7 @@ DOCTEST_TEST_CASE("random schedules of a group keep to the model of the world") 
     DOCTEST_CAPTURE(seed);  // play it again with TROUPE_SEED
     const int workers = 1 + static_cast<int>(seed % 3);
     World(seed, {.world_size = workers,
+                 .can_kill = seed % 7 != 0,
                  .forms_group = seed % 2 == 0,
                  .min_workers = seed % 5 == 0 ? 1 : workers,
                  .max_workers = workers + static_cast<int>(seed % 2)})
