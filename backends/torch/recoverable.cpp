@@ -148,9 +148,9 @@ public:
             "a prepared model has buffers, and broadcast_buffers = false: they differ between workers, and should one "
             "be "
             "lost, its successor gets those of another. The result is then not that of a run without losses");
-      keep();
       try {
         exchange_own(group);
+        keep();
       } catch (const GroupLost& error) {
         recover({error.what()});
       }
@@ -351,8 +351,10 @@ private:
 
   /// Back to the beginning of the step that did not end, if that is possible.
   void leave_step() {
-    // Before the end of backward() nobody has made a step with its gradients.
-    const bool may_have_stepped = !replicas_->enabled() || replicas_->has_exchanged();
+    // Before the end of a prepared model's backward() nobody has made a step with its gradients. Of gradients that are
+    // averaged by hand nothing is known.
+    const bool may_have_stepped = !replicas_->enabled() || replicas_->has_exchanged() ||
+                                  !PreparedModels::instance().has_reducer(session_->data());
     replicas_->forget();
     // Between two steps the state is whole, also after one that was taken over. By hand, what was reported since
     // commit() was meant to be behind it.

@@ -23,17 +23,20 @@ Mark mark_of(const at::Tensor& tensor) {
   return {tensor.unsafeGetTensorImpl(), static_cast<std::uint32_t>(tensor._version())};
 }
 
-/// Calls visit(bytes, size) for a sample of the values.
+constexpr std::size_t sampled_block = 4096;
+constexpr std::size_t sampled_blocks = 16;
+
+bool is_sampled_whole(const at::Tensor& tensor) { return tensor.nbytes() <= sampled_block * sampled_blocks; }
+
+/// Calls visit(bytes, size) for a sample of the values, in pieces of whole values.
 template <class Visit>
 void visit_sample(const at::Tensor& tensor, Visit&& visit) {
-  constexpr std::size_t block = 4096;
-  constexpr std::size_t blocks = 16;
   const auto values = tensor.detach().cpu().contiguous();
   const auto* bytes = static_cast<const std::byte*>(values.data_ptr());
   const auto size = values.nbytes();
-  if (size <= block * blocks) return visit(bytes, size);
-  const auto stride = (size - block) / (blocks - 1);
-  for (std::size_t i = 0; i < blocks; ++i) visit(bytes + i * stride, block);
+  if (is_sampled_whole(values)) return visit(bytes, size);
+  const auto stride = (size - sampled_block) / (sampled_blocks - 1) / values.itemsize() * values.itemsize();
+  for (std::size_t i = 0; i < sampled_blocks; ++i) visit(bytes + i * stride, sampled_block);
 }
 
 /// A checksum of a sample of the values, after `previous`.
@@ -44,15 +47,23 @@ std::uint32_t digest_of(const at::Tensor& tensor, std::uint32_t previous) {
   return previous;
 }
 
-/// The rows of a table that a batch does not use have none.
-bool has_gradient_outside_sample(const at::Tensor& gradient) {
-  if (!gradient.defined()) return false;
-  if (gradient.is_sparse()) return gradient._nnz() > 0;
-  bool seen = false;
-  visit_sample(gradient, [&](const std::byte* bytes, std::size_t size) {
-    seen = seen || std::any_of(bytes, bytes + size, [](std::byte byte) { return byte != std::byte{0}; });
+at::Tensor sample_of(const at::Tensor& tensor) {
+  std::vector<at::Tensor> pieces;
+  visit_sample(tensor, [&](const std::byte* bytes, std::size_t size) {
+    const auto count = static_cast<std::int64_t>(size / tensor.itemsize());
+    pieces.push_back(at::from_blob(const_cast<std::byte*>(bytes), {count}, tensor.scalar_type()).clone());
   });
-  return !seen && gradient.count_nonzero().item<std::int64_t>() > 0;
+  return at::cat(pieces);
+}
+
+/// Whether a step of plain SGD with the present gradient changes the sample. It need not: a batch that uses few rows of
+/// a table changes only those, and a change may be too small for the type.
+bool would_show(const at::Tensor& parameter, const ::torch::optim::SGDOptions& options) {
+  const auto& gradient = parameter.grad();
+  if (!gradient.defined() || gradient.is_sparse()) return false;
+  const auto before = sample_of(parameter);
+  const auto direction = sample_of(gradient) + before * options.weight_decay();
+  return !at::equal(before - direction * options.lr(), before);
 }
 
 class ModelPart : public RecoverablePart {
@@ -125,11 +136,15 @@ public:
   }
   bool touched() const override { return marks_ != marks(); }
   bool is_blind() const override {
-    bool blind = false;
+    // A step writes all parameters, so one that shows it is enough. Without gradients there is no telling: they may
+    // have been zeroed behind it.
+    bool has_unseen = false;
+    bool shows = false;
     for_each_without_trace([&](const at::Tensor& parameter, const ::torch::optim::SGDOptions& options) {
-      blind = blind || (options.weight_decay() == 0 && has_gradient_outside_sample(parameter.grad()));
+      has_unseen = has_unseen || !is_sampled_whole(parameter);
+      shows = shows || would_show(parameter, options);
     });
-    return blind;
+    return has_unseen && !shows;
   }
 
 private:

@@ -44,19 +44,25 @@ bool is_due(const troupe::Config& config, const std::string& what, std::int64_t 
   return false;
 }
 
-/// Six steps of plain SGD on a table of which few rows are used.
+/// Six steps of plain SGD on a table of which few rows are used. The config's "variant" is "dense", or what is unusual.
 Json train_table(const troupe::Config& config) {
+  const std::string variant = config["variant"];
+  const bool by_hand = variant == "averaged by hand";
   torch::manual_seed(1);
-  torch::nn::Embedding table(torch::nn::EmbeddingOptions(1 << 16, 4).sparse(config.value("sparse", false)));
-  torch::optim::SGD optimizer(table->parameters(), 0.05);
-  table = tt::prepare_model(table);
+  torch::nn::Embedding table(torch::nn::EmbeddingOptions(1 << 16, 4).sparse(variant == "sparse"));
+  // A decay too small to change a float of any row.
+  torch::optim::SGD optimizer(table->parameters(),
+                              torch::optim::SGDOptions(0.05).weight_decay(variant == "tiny decay" ? 1e-8 : 0));
+  if (!by_hand) table = tt::prepare_model(table);
   train::Recoverable state({.model = table, .optimizer = optimizer});
   const auto rows = torch::arange(1000, 1010);
   for (auto step : state.steps(6)) {
     step.run([&] {
-      optimizer.zero_grad();
+      if (variant != "zeroed at the end") optimizer.zero_grad();
       table->forward(rows).square().sum().backward();
+      if (by_hand) tt::all_reduce(table->weight.mutable_grad(), tt::Reduce::mean);
       optimizer.step();
+      if (variant == "zeroed at the end") optimizer.zero_grad();
       if (is_due(config, "falter behind the step", step.number())) throw troupe::GroupLost("faltered");
     });
     train::report({{"step", step.number()}});
@@ -158,13 +164,13 @@ DOCTEST_TEST_CASE("plain SGD, which leaves no trace of its step, is not applied 
 }
 
 DOCTEST_TEST_CASE("plain SGD on a few rows of a large table is not applied twice") {
-  for (const bool sparse : {false, true}) {
-    DOCTEST_CAPTURE(sparse);
+  for (const char* variant : {"dense", "sparse", "zeroed at the end", "tiny decay", "averaged by hand"}) {
+    DOCTEST_CAPTURE(variant);
     const auto train = [&](const Json& faults) {
       TestTrainer trainer(options_for(2));
       return trainer
           ->run(troupe::fn<train_table>,
-                {.config = {{"folder", trainer.folder().string()}, {"faults", faults}, {"sparse", sparse}},
+                {.config = {{"folder", trainer.folder().string()}, {"faults", faults}, {"variant", variant}},
                  .callbacks = {std::make_shared<Witness>(trainer.folder())}})
           .at(0);
     };
