@@ -18,7 +18,8 @@ struct detail::Amp {
   bool optimizer_prepared = false;
   c10::DeviceType device = c10::DeviceType::CPU;
   at::ScalarType dtype = at::kBFloat16;
-  GradScaler scaler{GradScalerOptions{.enabled = false}};
+  GradScalerOptions scaler_options{.enabled = false};
+  GradScaler scaler{scaler_options};
 };
 
 namespace {
@@ -55,15 +56,20 @@ at::ScalarType dtype_of(const AccelerateOptions& options, c10::DeviceType device
 
 void accelerate(const AccelerateOptions& options) {
   auto amp = current_amp("accelerate()");
-  if (amp->optimizer_prepared)
-    throw Error(ErrorCode::invalid_state,
-                "accelerate() comes too late: call it before prepare_optimizer(), which has to know the precision");
   const auto device = get_device().type();
   auto scaler_options = options.scaler;
   const bool enabled = options.amp || options.mixed_precision;
   const auto dtype = enabled ? dtype_of(options, device) : at::kBFloat16;
   scaler_options.enabled = enabled && dtype == at::kHalf && options.scaler.enabled;
+  if (amp->optimizer_prepared) {
+    // A second model and its optimizer, with the precision of the first.
+    if (amp->enabled == enabled && amp->dtype == dtype && amp->scaler_options == scaler_options) return;
+    throw Error(ErrorCode::invalid_state,
+                "accelerate() comes too late: call it before prepare_optimizer(), which has to know the precision; all "
+                "models of a run have the same");
+  }
   amp->scaler = GradScaler(scaler_options);
+  amp->scaler_options = scaler_options;
   amp->device = device;
   amp->dtype = dtype;
   amp->enabled = enabled;
@@ -96,7 +102,7 @@ std::shared_ptr<detail::Amp> detail::prepare_amp() {
 
 bool detail::step_with(Amp& amp, ::torch::optim::Optimizer& optimizer) {
   const bool made = amp.scaler.step(optimizer);
-  amp.scaler.update();
+  amp.scaler.update_behind_step();
   torch_compat::clear_autocast_cache();  // casts of what the step has changed
   return made;
 }

@@ -78,6 +78,7 @@ GradScaler::GradScaler(const GradScalerOptions& options)
 at::Tensor GradScaler::scale(const at::Tensor& loss) {
   if (!options_.enabled) return loss;
   scale_of_gradients_ = scale_;
+  if (std::exchange(behind_step_, false)) found_inf_ = false;
   // As a float tensor: a half precision loss becomes a float, and the product does not overflow.
   return loss * at::full({}, scale_, loss.options().dtype(at::kFloat).requires_grad(false));
 }
@@ -104,7 +105,25 @@ bool GradScaler::step(::torch::optim::Optimizer& optimizer) {
 void GradScaler::update() {
   if (!options_.enabled) return;
   unscaled_.clear();  // of steps that were unscaled and left out
-  if (std::exchange(found_inf_, false)) {
+  adapt();
+  found_inf_ = false;
+  behind_step_ = false;
+}
+
+void GradScaler::update_behind_step() {
+  if (!options_.enabled) return;
+  // Other optimizers may have unscaled their gradients already, and step later.
+  if (std::exchange(behind_step_, true)) {
+    scale_ = scale_before_;
+    good_steps_ = good_steps_before_;
+  }
+  scale_before_ = scale_;
+  good_steps_before_ = good_steps_;
+  adapt();
+}
+
+void GradScaler::adapt() {
+  if (found_inf_) {
     scale_ *= options_.backoff_factor;
     good_steps_ = 0;
   } else if (++good_steps_ == options_.growth_interval) {

@@ -23,6 +23,8 @@ struct GradScalerOptions {
   std::int64_t growth_interval = 2000;
   /// False: losses and gradients stay as they are.
   bool enabled = true;
+
+  bool operator==(const GradScalerOptions&) const = default;
 };
 
 /// What PyTorch's torch.amp.GradScaler does. With prepare_optimizer() and backward() you need not call it; by itself:
@@ -42,6 +44,9 @@ public:
   bool step(::torch::optim::Optimizer& optimizer);
   /// Adapts the scale to what the steps since the last update() found.
   void update();
+  /// In place of update(), behind each step(): those with the gradients of one scale() count as one, however many
+  /// optimizers make them.
+  void update_behind_step();
 
   double get_scale() const { return options_.enabled ? scale_ : 1; }
   /// The same on all workers. Empty if the scaler is not enabled, which also ignores what it is given.
@@ -49,10 +54,15 @@ public:
   void load_state(const Json& state);
 
 private:
+  void adapt();
+
   GradScalerOptions options_;
   double scale_;
   double scale_of_gradients_;
   std::int64_t good_steps_ = 0;                                ///< since the scale changed
+  bool behind_step_ = false;                                   ///< adapted, and no scale() since
+  double scale_before_ = 0;                                    ///< it was adapted
+  std::int64_t good_steps_before_ = 0;                         ///< likewise
   bool found_inf_ = false;                                     ///< since the last update()
   std::map<const ::torch::optim::Optimizer*, bool> unscaled_;  ///< true: its gradients are not finite
 };

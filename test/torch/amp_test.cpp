@@ -195,6 +195,35 @@ DOCTEST_TEST_CASE("gradients can be unscaled before the step, once, and sparse o
   off.load_state(Json::object());
 }
 
+DOCTEST_TEST_CASE("two prepared optimizers share one scale, which their steps with the same gradients adapt once") {
+  if (!has_half) return skip("half precision on CPUs needs libtorch 2");
+  TestTrainer trainer({.backend = "torch", .num_workers = 0});
+  const auto results = trainer->run([]() -> Json {
+    const train::torch::AccelerateOptions options{
+        .amp = true, .dtype = at::kHalf, .scaler = {.init_scale = 8, .growth_interval = 3}};
+    train::torch::accelerate(options);
+    OneWeight one;
+    OneWeight two;
+    auto first = train::torch::prepare_optimizer(one.sgd);
+    train::torch::accelerate(options);  // for another model
+    auto second = train::torch::prepare_optimizer(two.sgd);
+    Json seen = Json::array();
+    for (const float factor : {1.0F, 1.0F, 1.0F, infinity, 1.0F}) {
+      first.zero_grad();
+      second.zero_grad();
+      train::torch::backward(one.weight.sum() * 0.125F * factor + two.weight.sum() * 0.25F * factor);
+      first.unscale();
+      second.unscale();
+      first.step();
+      second.step();
+      seen.push_back({one.value(), two.value(), train::torch::grad_scaler().get_scale()});
+    }
+    return seen;
+  });
+  DOCTEST_CHECK(results[0] == Json::parse("[[0.875,0.75,8.0],[0.75,0.5,8.0],[0.625,0.25,16.0],[0.625,0.25,8.0],"
+                                          "[0.5,0.0,8.0]]"));
+}
+
 DOCTEST_TEST_CASE("the gradient of a parameter that a model has twice is unscaled once") {
   torch::nn::Linear shared(torch::nn::LinearOptions(1, 1).bias(false));
   torch::nn::Sequential model(shared, shared);
