@@ -36,12 +36,16 @@ std::set<const c10::TensorImpl*> sparse_parameters(const Module& module) {
   return found;
 }
 
-std::vector<NamedParameter> trained_parameters(const Module& module) {
+/// The others go to `frozen`.
+std::vector<NamedParameter> trained_parameters(const Module& module, std::vector<NamedParameter>& frozen) {
   const auto sparse = sparse_parameters(module);
   std::vector<NamedParameter> trained;
   // Each once: two hooks on one gradient would move it into two places, and average one of them.
   for (const auto& [name, value] : distinct_parameters(module)) {
-    if (!value.requires_grad()) continue;
+    if (!value.requires_grad()) {
+      frozen.push_back({name, value});
+      continue;
+    }
     if (value.is_complex())
       throw Error(
           ErrorCode::invalid_argument,
@@ -74,9 +78,11 @@ ReducerOptions reducer_options(const PrepareModelOptions& options, const Collect
 /// Null if the model has nothing to train, or is not to be helped with it.
 std::shared_ptr<Reducer> make_reducer(const Module& module, const PrepareModelOptions& options, detail::RankData& rank,
                                       const std::shared_ptr<Collective>& collective) {
-  auto trained = options.wrap_ddp ? trained_parameters(module) : std::vector<NamedParameter>();
+  if (!options.wrap_ddp) return nullptr;
+  std::vector<NamedParameter> frozen;
+  auto trained = trained_parameters(module, frozen);
   if (trained.empty()) return nullptr;
-  return std::make_shared<Reducer>(collective, std::move(trained),
+  return std::make_shared<Reducer>(collective, std::move(trained), std::move(frozen),
                                    options.broadcast_buffers ? module.buffers() : std::vector<at::Tensor>(),
                                    reducer_options(options, *collective, rank));
 }

@@ -49,6 +49,12 @@ bool all_finite(const at::Tensor& gradient) {
   return std::isfinite(values.sum().item<double>()) || values.isfinite().all().item<bool>();
 }
 
+/// Another model that shares the parameter may average it.
+bool has_hook(const at::Tensor& parameter) {
+  const auto accumulator = autograd::impl::try_get_grad_accumulator(parameter);
+  return accumulator && !accumulator->post_hooks().empty();
+}
+
 }  // namespace
 
 struct Reducer::Bucket {
@@ -76,9 +82,10 @@ struct Reducer::Pending {
 };
 
 Reducer::Reducer(std::shared_ptr<Collective> collective, std::vector<NamedParameter> parameters,
-                 std::vector<at::Tensor> buffers, ReducerOptions options)
+                 std::vector<NamedParameter> frozen, std::vector<at::Tensor> buffers, ReducerOptions options)
     : collective_(std::move(collective)),
       parameters_(std::move(parameters)),
+      frozen_(std::move(frozen)),
       buffers_(std::move(buffers)),
       options_(std::move(options)),
       bucket_of_(parameters_.size(), no_bucket),
@@ -225,6 +232,7 @@ void Reducer::start_ready_buckets() {
 
 void Reducer::finish_backward() {
   std::lock_guard lock(mutex_);
+  check_frozen();
   put_missing();
   finish_buckets();
   in_backward_ = false;
@@ -306,6 +314,21 @@ bool Reducer::shadow_backward() {
     for (std::size_t i = 0; i < parameters_.size(); ++i)
       if (slots_[i].defined() && parameters_[i].value.requires_grad()) parameters_[i].value.mutable_grad() = slots_[i];
   return true;
+}
+
+/// Gradients of parameters that were unfrozen since prepare_model() would differ between the ranks, for good.
+void Reducer::check_frozen() const {
+  std::vector<std::string> names;
+  for (const auto& [name, value, sparse] : frozen_)
+    if (value.requires_grad() && value.grad().defined() && !has_hook(value)) names.push_back(name);
+  if (names.empty()) return;
+  throw Error(
+      ErrorCode::invalid_state,
+      fmt::format("these parameters were frozen (requires_grad = false) when prepare_model() was called, and are "
+                  "trained now without being averaged: {}. Call prepare_model() again on every worker after "
+                  "unfreezing parameters",
+                  fmt::join(names, ", ")),
+      collective_->rank());
 }
 
 void Reducer::throw_unused(const std::vector<std::size_t>& missing) const {

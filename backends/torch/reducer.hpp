@@ -39,9 +39,10 @@ struct ReducerOptions {
 
 class Reducer : public std::enable_shared_from_this<Reducer> {
 public:
-  /// Collective. Hooks stay until destruction. `buffers`: given from one rank to all at the end of each backward().
+  /// Collective. Hooks stay until destruction. `frozen`: parameters that are not averaged, and must not be trained.
+  /// `buffers`: given from one rank to all at the end of each backward().
   Reducer(std::shared_ptr<Collective> collective, std::vector<NamedParameter> parameters,
-          std::vector<at::Tensor> buffers, ReducerOptions options);
+          std::vector<NamedParameter> frozen, std::vector<at::Tensor> buffers, ReducerOptions options);
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
@@ -75,11 +76,13 @@ private:
   void finish_backward();
   void finish_buckets();
   void exchange_states();
+  void check_frozen() const;
   [[noreturn]] void throw_unused(const std::vector<std::size_t>& missing) const;
   [[noreturn]] void throw_nonfinite(const std::vector<at::Tensor>& states) const;
 
   std::shared_ptr<Collective> collective_;
   std::vector<NamedParameter> parameters_;
+  const std::vector<NamedParameter> frozen_;
   FlatBroadcast buffers_;
   const ReducerOptions options_;
   std::vector<std::unique_ptr<Bucket>> buckets_;

@@ -72,14 +72,18 @@ DOCTEST_TEST_CASE("a parameter that was frozen when its first model was prepared
   TestTrainer trainer({.backend = "torch", .num_workers = 2});
   const auto results = trainer->run([]() -> Json {
     auto shared = small_layer();
-    nn::Sequential one(shared, small_layer());
+    auto trained = small_layer();
+    nn::Sequential one(shared, trained);
     nn::Sequential other(shared);
     for (auto& parameter : shared->parameters()) parameter.requires_grad_(false);
     train::torch::prepare_model(one);
     for (auto& parameter : shared->parameters()) parameter.requires_grad_(true);
     train::torch::prepare_model(other);
     (other->forward(torch::ones({1, 3})) * (1 + train::world_rank())).sum().backward();
-    return values_of(shared->bias.grad());
+    const auto bias = values_of(shared->bias.grad());
+    // In a backward() of the first model, too, it is the second one that averages it.
+    (trained->forward(torch::ones({1, 3})) + shared->forward(torch::ones({1, 3}))).sum().backward();
+    return bias;
   });
   for (const auto& gradient : results) DOCTEST_CHECK(gradient == Json(Values(gradient.size(), 1.5)));
 }
@@ -209,6 +213,28 @@ DOCTEST_TEST_CASE("parameters frozen before or after prepare_model are left alon
   });
   DOCTEST_CHECK(results[0][0].get<Values>() == parameters_of(*small_layer()));
   DOCTEST_CHECK(results[0][2] == true);
+  check_average({results[0][1], results[1][1]});
+}
+
+DOCTEST_TEST_CASE(
+    "a parameter that is unfrozen after prepare_model is named, and averaged once the model is prepared again") {
+  const auto results = run_on(2, true, []() -> Json {
+    auto layer = small_layer();
+    layer->bias.requires_grad_(false);
+    layer = train::torch::prepare_model(layer);
+    step(layer);
+    layer->bias.requires_grad_(true);
+    const auto error = error_of([&] { step(layer); });
+    layer->zero_grad();
+    layer = train::torch::prepare_model(layer);
+    step(layer);
+    return {error.text, gradients_of(*layer)};
+  });
+  for (const auto& result : results) {
+    const auto text = result[0].get<std::string>();
+    DOCTEST_CAPTURE(text);
+    DOCTEST_CHECK(text.find("averaged: bias. Call prepare_model() again") != std::string::npos);
+  }
   check_average({results[0][1], results[1][1]});
 }
 
