@@ -191,7 +191,10 @@ void ShmGroup::wait(const Counter& counter, std::uint32_t target, const Late& la
     // The event is read before the counter: an arrival in between changes it, and the sleep ends at once.
     const auto event = control_->event.load(std::memory_order_seq_cst);
     if (reached(counter, target)) return;
-    check_aborted();
+    if (is_aborted()) {
+      leave_step(true);  // what this rank calls next must not raise a counter that others wait for
+      throw GroupLost(lost);
+    }
     const auto left = deadline - std::chrono::steady_clock::now();
     if (left <= left.zero()) throw_late(late);
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(left);
@@ -232,9 +235,7 @@ void ShmGroup::abort() noexcept {
   futex(&control_->event, FUTEX_WAKE, INT_MAX, nullptr);
 }
 
-void ShmGroup::check_aborted() const {
-  if (control_->aborted.load(std::memory_order_acquire) != 0) throw GroupLost(lost);
-}
+bool ShmGroup::is_aborted() const { return control_->aborted.load(std::memory_order_acquire) != 0; }
 
 void ShmGroup::leave_step(bool group_is_lost) {
   out_of_step_ = true;
@@ -243,12 +244,13 @@ void ShmGroup::leave_step(bool group_is_lost) {
 
 void ShmGroup::check_in_step() const {
   if (!out_of_step_) return;
-  if (lost_) throw GroupLost(lost);
-  check_aborted();
-  throw Error(ErrorCode::deadline,
-              "an earlier operation of this group failed or took too long (timeout_s), so the ranks may be at "
-              "different ones by now: let the function end, the next attempt or run forms the group anew",
-              options_.members[static_cast<std::size_t>(rank())]);
+  if (lost_ || is_aborted()) throw GroupLost(lost);
+  throw Error(
+      ErrorCode::deadline,
+      "an earlier operation of this group failed or took too long (timeout_s), so the ranks may be at "
+      "different ones by now: let the function end with this error, and the next attempt or run forms the group "
+      "anew",
+      options_.members[static_cast<std::size_t>(rank())]);
 }
 
 void ShmGroup::throw_late(const Late& late) {

@@ -78,7 +78,7 @@ public:
   std::shared_ptr<Region> make_region(std::size_t part_bytes);
 
   /// Raises a counter and wakes who waits for it. Throws once this rank and the others are at different operations:
-  /// after a wait() that took too long, and after leave_step().
+  /// after a wait() that did not end well, and after leave_step().
   void arrive(Counter& counter, std::uint32_t by = 1);
   /// Whether it has come that far.
   static bool reached(const Counter& counter, std::uint32_t target) {
@@ -97,6 +97,8 @@ public:
   /// This rank has left an operation that others are still in, and what it does next is not the rest of it: all that
   /// follows throws, GroupLost if that was the reason.
   void leave_step(bool group_is_lost);
+  /// Throws what arrive() would: before this rank writes where others may still read.
+  void check_in_step() const;
 
   /// From any thread of any member: every wait of every member ends with GroupLost, now and later.
   void abort() noexcept;
@@ -108,9 +110,8 @@ private:
   const Note& note(int member) const;
   std::shared_ptr<SharedRegion> share(std::size_t bytes);
   bool spin(const Counter& counter, std::uint32_t target) const;
-  void check_aborted() const;
+  bool is_aborted() const;
   int receive_memory(const std::string& key);
-  void check_in_step() const;
   [[noreturn]] void throw_late(const Late& late);
 
   const ShmGroupOptions options_;

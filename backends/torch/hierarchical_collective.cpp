@@ -57,6 +57,7 @@ void HierarchicalCollective::enter(bool first, const Operation& operation) {
 
 void HierarchicalCollective::reduce_flat(const at::Tensor& flat, Reduce reduce, double scale,
                                          const Operation& operation) {
+  local_->check_in_step();
   if (is_half(flat.scalar_type()) && reduce == Reduce::sum) {  // the sum of a host may be too large for a half
     const auto wide = flat.to(at::kFloat);
     reduce_flat(wide, reduce, scale, operation);
@@ -79,6 +80,7 @@ void HierarchicalCollective::reduce_flat(const at::Tensor& flat, Reduce reduce, 
 }
 
 void HierarchicalCollective::broadcast_flat(const at::Tensor& flat, int root, const Operation& operation) {
+  local_->check_in_step();
   const auto host = std::find_if(hosts_.begin(), hosts_.end(), [&](const auto& ranks) {
     return std::find(ranks.begin(), ranks.end(), root) != ranks.end();
   });
@@ -97,6 +99,7 @@ void HierarchicalCollective::broadcast_flat(const at::Tensor& flat, int root, co
 
 void HierarchicalCollective::gather_flat(const at::Tensor& flat, const std::vector<at::Tensor>& all,
                                          const Operation& operation) {
+  local_->check_in_step();
   // Room for a piece of every rank, host after host; made when all are known to want it.
   const bool agreed = !gathered_;
   if (!gathered_) {

@@ -23,6 +23,7 @@ void ShmCollective::wait_for_all(const Operation& operation) {
 }
 
 void ShmCollective::reduce_flat(const at::Tensor& flat, Reduce reduce, double scale, const Operation& operation) {
+  group_->check_in_step();
   for_each_piece(flat.nbytes(), [&](std::size_t at, std::size_t bytes) {
     copy_bytes(stage_->part(rank()), bytes_of(flat) + at, bytes);
     at == 0 ? wait_for_all(operation) : group_->barrier();
@@ -33,6 +34,7 @@ void ShmCollective::reduce_flat(const at::Tensor& flat, Reduce reduce, double sc
 }
 
 void ShmCollective::broadcast_flat(const at::Tensor& flat, int root, const Operation& operation) {
+  group_->check_in_step();
   for_each_piece(flat.nbytes(), [&](std::size_t at, std::size_t bytes) {
     if (rank() == root) copy_bytes(stage_->part(root), bytes_of(flat) + at, bytes);
     at == 0 ? wait_for_all(operation) : group_->barrier();
@@ -43,6 +45,7 @@ void ShmCollective::broadcast_flat(const at::Tensor& flat, int root, const Opera
 
 void ShmCollective::gather_flat(const at::Tensor& flat, const std::vector<at::Tensor>& all,
                                 const Operation& operation) {
+  group_->check_in_step();
   for_each_piece(flat.nbytes(), [&](std::size_t at, std::size_t bytes) {
     copy_bytes(stage_->part(rank()), bytes_of(flat) + at, bytes);
     at == 0 ? wait_for_all(operation) : group_->barrier();

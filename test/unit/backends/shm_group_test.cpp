@@ -176,6 +176,18 @@ DOCTEST_TEST_CASE("a wait that takes too long names those it waits for, and all 
   DOCTEST_CHECK(contains(thrown_by([&] { at_barrier.barrier(); }), "for rank 5, 7: do all"));
 }
 
+DOCTEST_TEST_CASE("a rank that has seen its group lost raises no counter any more") {
+  troupe::ShmGroup group({.rank = 0, .members = {0, 1, 2}, .prefix = "test"}, std::make_shared<CompleteStore>(),
+                         std::make_shared<Received>());
+  const auto region = group.make_region(1);
+  group.arrive(region->counter(0));
+  group.abort();
+  DOCTEST_CHECK_THROWS_AS(group.wait(region->counter(0), 3), troupe::GroupLost);
+  DOCTEST_CHECK_THROWS_AS(group.arrive(region->counter(0)), troupe::GroupLost);
+  DOCTEST_CHECK_THROWS_AS(group.check_in_step(), troupe::GroupLost);
+  DOCTEST_CHECK(region->counter(0).load() == 1);
+}
+
 DOCTEST_TEST_CASE("a rank that left an operation in the middle raises no counter any more") {
   troupe::ShmGroup group({.rank = 0, .members = {0, 1}, .prefix = "test"}, std::make_shared<CompleteStore>(),
                          std::make_shared<Received>());
