@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/log.hpp"
+#include "runtime/base/timed_out.hpp"
 
 namespace troupe {
 namespace {
@@ -205,7 +206,7 @@ std::string UserCode::run(const std::shared_ptr<detail::Session>& session, const
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    if (has_lost_peers()) throw GroupLost(error.what());
+    if (!detail::says_timed_out(error) && has_lost_peers()) throw GroupLost(error.what());
     throw;
   }
 }

@@ -24,6 +24,7 @@
 
 #include "backends/rendezvous.hpp"
 #include "backends/torch/torch_compat.hpp"
+#include "runtime/base/timed_out.hpp"
 
 namespace troupe {
 namespace {
@@ -302,11 +303,10 @@ void GlooGroup::finish(const c10::intrusive_ptr<c10d::Work>& work) {
   try {
     work->wait();
   } catch (const std::exception& error) {
-    const std::string_view text = error.what();
-    if (!aborted && text.find("imed out") != std::string_view::npos)
-      throw Error(ErrorCode::deadline, fmt::format("a collective operation took too long (timeout_s): {}", text),
-                  world_rank());
-    throw GroupLost(fmt::format("{} ({})", lost, text));
+    if (!aborted && detail::says_timed_out(error))
+      throw Error(ErrorCode::deadline,
+                  fmt::format("a collective operation took too long (timeout_s): {}", error.what()), world_rank());
+    throw GroupLost(fmt::format("{} ({})", lost, error.what()));
   }
 }
 

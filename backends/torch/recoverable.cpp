@@ -23,6 +23,7 @@
 #include "backends/torch/torch_group.hpp"
 #include "checkpoint/crc32c.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/timed_out.hpp"
 #include "runtime/session/session.hpp"
 
 namespace troupe::train {
@@ -249,7 +250,8 @@ private:
   /// Operations of process_group() fail with c10d's own exceptions.
   static bool means_lost_peers(const std::exception& error) {
     const auto group = TorchGroup::find();
-    return dynamic_cast<const Error*>(&error) == nullptr && group && group->has_lost_peers();
+    return dynamic_cast<const Error*>(&error) == nullptr && !::troupe::detail::says_timed_out(error) && group &&
+           group->has_lost_peers();
   }
 
   using Parts = std::vector<std::pair<std::string, train::torch::detail::RecoverablePartPtr>>;

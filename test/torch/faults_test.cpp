@@ -204,6 +204,31 @@ DOCTEST_TEST_CASE("a plain c10d loop whose peer is killed runs again, though c10
   for (const auto& result : results) DOCTEST_CHECK(result == 81000);
 }
 
+DOCTEST_TEST_CASE("a c10d operation that takes too long is an error of the function, not a lost worker") {
+  TestTrainer trainer({.backend = troupe::TorchConfig{.timeout_s = 1}, .num_workers = 2});
+  const auto error = error_of([&] {
+    trainer->run(
+        [](const troupe::Config& config) {
+          const auto over = std::filesystem::path(config["folder"].get<std::string>()) / "over";
+          auto group = train::torch::process_group();
+          std::vector<at::Tensor> tensors{torch::ones({1000})};
+          group->allreduce(tensors)->wait();
+          if (train::world_rank() == 1)
+            while (!std::filesystem::exists(over)) std::this_thread::yield();
+          try {
+            group->allreduce(tensors)->wait();
+          } catch (const std::exception&) {
+            std::ofstream file(over);
+            throw;
+          }
+        },
+        {.config = {{"folder", trainer.folder().string()}}});
+  });
+  DOCTEST_CAPTURE(error.text);
+  DOCTEST_CHECK(error.code == troupe::ErrorCode::user_code);
+  DOCTEST_CHECK(error.says("imed out"));
+}
+
 DOCTEST_TEST_CASE("sockets that another thread opens while Gloo forms are none of the group's") {
   TestTrainer trainer({.backend = troupe::TorchConfig{.timeout_s = 20}, .num_workers = 2});
   const auto results = trainer->run([]() -> Json {
