@@ -20,8 +20,9 @@ void NcclCommunicator::fail(const char* what, ncclResult_t result) {
   const auto text =
       fmt::format("{} failed on rank {}: {}{}{} (NCCL {}; NCCL_DEBUG=INFO says more)", what, world_rank_,
                   api_.get_error_string(result), last && *last ? ": " : "", last ? last : "", api_.version());
-  // A peer that is gone.
-  if (result == ncclRemoteError || result == ncclSystemError) throw GroupLost(text);
+  // A peer that is gone. While the group forms, an error of the system is this host's own: no shared memory, no
+  // network.
+  if (result == ncclRemoteError || (result == ncclSystemError && formed_)) throw GroupLost(text);
   throw Error(ErrorCode::start_failed, text, world_rank_);
 }
 
@@ -35,6 +36,7 @@ void NcclCommunicator::init(const ncclUniqueId& id, int rank, int size) {
     if (result != ncclSuccess && result != ncclInProgress) fail("ncclCommInitRankConfig", result);
   }
   wait("forming the NCCL group", [this] { return state("ncclCommInitRankConfig") == ncclSuccess; });
+  formed_ = true;
 }
 
 void NcclCommunicator::run(const char* what, const std::function<ncclResult_t(ncclComm_t)>& call) {

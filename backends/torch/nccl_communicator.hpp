@@ -43,6 +43,7 @@ private:
   mutable std::mutex mutex_;  // an abort frees the communicator, so it must not come in the middle of a call
   ncclComm_t communicator_ = nullptr;
   bool aborted_ = false;
+  bool formed_ = false;
 };
 
 }  // namespace troupe

@@ -138,6 +138,15 @@ DOCTEST_TEST_CASE("forming over NCCL ends at the deadline, with its error, or wh
     troupe::NcclCommunicator broken(api, 3, patience);
     DOCTEST_CHECK(error_of([&] { broken.init(id, 0, 2); }).says("unhandled cuda error: no device"));
   }
+  next_state = ncclSystemError;  // as in a container without shared memory: nobody is gone
+  {
+    troupe::NcclCommunicator misplaced(api, 3, patience);
+    DOCTEST_CHECK(error_of([&] { misplaced.init(id, 0, 2); }).code == ErrorCode::start_failed);
+    next_state = ncclSuccess;
+    misplaced.init(id, 0, 2);
+    next_state = ncclSystemError;
+    DOCTEST_CHECK(error_of([&] { misplaced.check("a test"); }).code == ErrorCode::group_lost);
+  }
   next_state = ncclRemoteError;
   {
     troupe::NcclCommunicator lost(api, 3, patience);
