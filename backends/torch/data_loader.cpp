@@ -66,13 +66,18 @@ void require_same_settings(std::size_t size, const DataLoaderOptions& options) {
                   group->rank());
 }
 
+/// Of all workers together. A batch holds no more than all samples, however many were asked for.
+std::int64_t times_workers(std::size_t samples, std::int64_t batch_size) {
+  return std::min(batch_size, std::max<std::int64_t>(1, static_cast<std::int64_t>(samples))) * world_size();
+}
+
 }  // namespace
 
 class LoaderCore::Impl {
 public:
   Impl(std::size_t size, const DataLoaderOptions& options, std::vector<MakeBatch> make_batch)
       : options_(options),
-        global_batch_(options.batch_size * world_size()),
+        global_batch_(times_workers(size, options.batch_size)),
         sampler_(size, {.shuffle = options.shuffle, .drop_last = options.drop_last, .seed = options.seed}),
         context_(context()),
         make_batch_(std::move(make_batch)) {
@@ -118,7 +123,7 @@ public:
     if (global_batch)
       share(*global_batch);
     else
-      global_batch_ = options_.batch_size * world_size();
+      global_batch_ = times_workers(sampler_.size(), options_.batch_size);
     load_state(where);
     require_a_batch();
     // What the new number of workers cannot share out any more is left out, as it is at the end of every epoch.

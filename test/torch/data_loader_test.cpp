@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <latch>
+#include <limits>
 #include <numeric>
 
 #include "test/integration/support.hpp"
@@ -150,6 +151,17 @@ DOCTEST_TEST_CASE("what pads the last batch is marked, and drop_last leaves the 
   });
   DOCTEST_CHECK(results[0] == Json::parse("[[[4,0],[2,0]],1]"));
   DOCTEST_CHECK(results[1] == Json::parse("[[[4,0],[2,1]],1]"));
+}
+
+DOCTEST_TEST_CASE("a batch may be larger than every number of samples") {
+  TestTrainer trainer({.backend = "torch", .num_workers = 2, .placement = troupe::Placement::thread});
+  const auto results = trainer->run([]() -> Json {
+    auto loader =
+        train::torch::prepare_data_loader(in_memory(10), {.batch_size = std::numeric_limits<std::int64_t>::max()});
+    train::Recoverable state({.loader = loader});
+    return {epoch_of(loader).size(), state.checkpoint().at<Json>("loader")["global_batch"]};
+  });
+  for (const auto& result : results) DOCTEST_CHECK(result == Json::parse("[1,20]"));
 }
 
 DOCTEST_TEST_CASE("a loop goes on where another one stood, with another number of workers, threads ahead or not") {
