@@ -2,9 +2,13 @@
 // How many threads libtorch computes with in a worker.
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include <troupe/torch.hpp>
@@ -59,6 +63,25 @@ DOCTEST_TEST_CASE("OMP_NUM_THREADS of the program wins over the share of the cor
   const EnvironmentGuard chosen("OMP_NUM_THREADS", "2");
   TestTrainer trainer({.backend = "torch", .num_workers = 1, .resources_per_worker = {{"CPU", 3}}});
   DOCTEST_CHECK(trainer->run(troupe::fn<threads_of_worker>)[0] == Json{{2, 2}, {2, 2}});
+}
+
+DOCTEST_TEST_CASE("a worker that has loaded the reference BLAS warns of it") {
+  CapturedOutput captured(2);
+  TestTrainer trainer({.backend = "torch", .num_workers = 1});
+  trainer->start(troupe::Fn([] {
+    const auto folder = std::filesystem::temp_directory_path() / std::to_string(::getpid());
+    std::filesystem::create_directory(folder);
+    const auto path = folder / "libblas.so.3";
+    std::ofstream(path) << "not much";
+    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (::mmap(nullptr, 1, PROT_READ, MAP_PRIVATE, file, 0) == MAP_FAILED) throw std::runtime_error("not mapped");
+    ::close(file);
+    std::filesystem::remove_all(folder);
+  }));
+  trainer->shutdown();
+  const auto text = captured.text();
+  DOCTEST_CHECK_MESSAGE(text.find("with the reference BLAS (") != std::string::npos, text);
+  DOCTEST_CHECK_MESSAGE(text.find("libopenblas0-openmp") != std::string::npos, text);
 }
 
 DOCTEST_TEST_CASE("workers whose threads would spin for each other's cores are warned of, unless a policy was chosen") {
