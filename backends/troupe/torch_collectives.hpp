@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operations over all workers of the group. Every worker calls the same ones in the same order with tensors of the same
-// type and shape; what differs is an error that says who called what. All throw GroupLost when a worker is gone. With
-// one worker they give what they were given.
+// type and shape; on the CPU, what differs is an error that says who called what. All throw GroupLost when a worker is
+// gone. With one worker they give what they were given.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,7 +15,8 @@ namespace troupe::train::torch {
 enum class Reduce { sum, mean, min, max };
 
 /// The sum, mean, smallest or largest over all workers, element by element, in place and returned. Every worker gets
-/// the same bits. Means are of float types; truth values have min (all) and max (any). NaN wins over every number.
+/// the same bits. Means are of float types; truth values have min (all) and max (any). On the CPU, NaN wins over every
+/// number.
 at::Tensor all_reduce(at::Tensor tensor, Reduce reduce = Reduce::sum);
 /// The values of `root`, in place and returned.
 at::Tensor broadcast(at::Tensor tensor, int root = 0);
