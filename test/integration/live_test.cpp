@@ -64,7 +64,7 @@ public:
       try {
         disturb();
         const auto place = fmt::format("step {}", step_);
-        if (config_["late"] == name()) fall_behind(place);
+        if (config_["late"] == name() && is_first(config_["folder"].get<std::string>(), "late")) fall_behind(place);
         meeting()->exchange(place, step_);
         step_ += 1;
       } catch (const Stopped&) {
@@ -125,8 +125,11 @@ private:
   }
 
   void save(const Json& how) {
+    const auto place = fmt::format("saved {}", step_);
     const auto die_if = [&](const char* when) {
-      if (how[when] == name() && is_first(config_["folder"].get<std::string>(), when)) ::raise(SIGKILL);
+      if (how[when] != name() || !is_first(config_["folder"].get<std::string>(), when)) return;
+      if (how.contains("after")) meeting()->store->get(meeting()->key(place, how["after"].get<int>()), patience);
+      ::raise(SIGKILL);
     };
     die_if("dies before");
     for (int i = 0; i < how["times"]; ++i)
@@ -134,6 +137,7 @@ private:
           {{"step", step_}, {"data", TensorData::of(std::vector<std::uint8_t>(how["bytes"].get<std::size_t>(), 7))}},
           {.sharded = how["sharded"]});
     die_if("dies behind");
+    if (how.contains("after")) meeting()->say(place, step_);
     train::flush_checkpoints();
   }
 
@@ -309,6 +313,7 @@ DOCTEST_TEST_CASE("those who wait for a checkpoint that a lost rank has not fini
   cases[2].save["sharded"] = true;
   cases[2].save["times"] = 3;
   cases[3].save["dies before"] = "6 2";
+  cases[3].save["after"] = 1;  // which has made the step, too
   for (auto& [what, save, late] : cases) {
     DOCTEST_CAPTURE(what);
     TestTrainer trainer({.backend = "counting", .num_workers = 3, .rejoin_deadline = 20s});
