@@ -545,6 +545,44 @@ DOCTEST_TEST_CASE("those that need a worker wait for it when it cannot be had at
                              "the others wait, and try 1 of 10 follows"));
 }
 
+namespace {
+
+/// The first newcomer dies, the second one throws, the third one takes its time.
+Json count_after_a_hard_way(const Config& config) {
+  const std::filesystem::path folder = config["folder"].get<std::string>();
+  if (detail::Session::require("test")->joining()) {
+    if (is_first(folder, "died")) ::raise(SIGKILL);
+    if (is_first(folder, "threw")) throw std::runtime_error("no data");
+    std::ofstream(folder / "on its way") << "x";
+    wait_for_fifo(folder / "go");
+  }
+  return count(config);
+}
+
+}  // namespace
+
+DOCTEST_TEST_CASE("a newcomer that dies, throws or is slow on its way to the others disturbs nobody") {
+  TestTrainer trainer({.backend = "counting", .num_workers = {1, 2}, .max_retries = 0, .cpus_per_worker = 1e6});
+  trainer->start();
+  const std::filesystem::path folder = trainer.folder();
+  const Fifo go(folder / "go");
+  auto callback = std::make_shared<FunctionCallback>();
+  int meanwhile = 0;
+  callback->on_result = [&](const std::vector<Json>& results, const ResultInfo& info) {
+    if (info.round == 1) trainer->resize(2);
+    if (std::filesystem::exists(folder / "on its way") && ++meanwhile == 1000) write_fifo(go.path(), "go");
+    if (results.size() == 2) info.stop();
+  };
+  trainer->run(fn<count_after_a_hard_way>,
+               {.config = config_of(trainer, Json::array(), 1 << 30), .callbacks = {callback}});
+  DOCTEST_CHECK(meanwhile >= 1000);
+  DOCTEST_CHECK(trainer->num_workers() == 2);
+  const auto decisions = decisions_of(trainer);
+  DOCTEST_CHECK(has_decision(decisions, "lost before it could join the others: killed by SIGKILL", "with 1 worker"));
+  DOCTEST_CHECK(has_decision(decisions, "threw before it could join the others: no data", "goes on with 1 worker"));
+  DOCTEST_CHECK(has_decision(decisions, "resize(2)", "the group grows to 2 workers"));
+}
+
 DOCTEST_TEST_CASE("a resize outside the range is refused") {
   TestTrainer trainer({.num_workers = {2, 4}, .cpus_per_worker = 1e6});
   DOCTEST_CHECK(error_of([&] { trainer->resize(5); }).says("resize(5) is refused; valid: 2 to 4"));
