@@ -75,8 +75,9 @@ GroupActions GroupMachine::lost(int rank, const std::string& cause, std::vector<
     end_attempt_if_quiet(actions);
     return actions;
   }
-  if (before == State::starting && expected) {  // given up already, but the next attempt may have begun meanwhile
-    if (attempt_ == Attempt::pending || kind == FailureKind::preempted) launch(rank, now, actions);
+  if (before == State::starting && expected) {  // given up already, but others may have begun to wait for it meanwhile
+    const bool awaited = attempt_ == Attempt::pending || attempt_ == Attempt::regrouping;
+    if (awaited || kind == FailureKind::preempted) launch(rank, now, actions);
     return actions;
   }
   if (before == State::starting && was_promoted) {

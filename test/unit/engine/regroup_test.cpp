@@ -419,6 +419,17 @@ DOCTEST_TEST_CASE("a member that was not replaced when it was idle is when the o
   DOCTEST_CHECK(ranks_of<LaunchWorker>(group.machine.go_on(group.now)) == Ranks{1});
 }
 
+DOCTEST_TEST_CASE("a member that was given up when it was idle is replaced when the others need it") {
+  Fixture group;
+  group.machine.done(1, RankEnd::returned, std::nullopt, group.now);
+  group.lose(1);
+  group.now += 60s;
+  DOCTEST_CHECK(ranks_of<KillWorker>(group.machine.tick(group.now)) == Ranks{1});  // it did not come up
+  group.lose(2);
+  group.machine.go_on(group.now);
+  DOCTEST_CHECK(ranks_of<LaunchWorker>(group.lose(1)) == Ranks{1});
+}
+
 DOCTEST_TEST_CASE("a group grows when room appears, up to its largest size") {
   Fixture group({.world_size = 1, .min_workers = 1, .max_workers = 3});
   DOCTEST_CHECK(group.machine.occupied() == 1);
