@@ -52,6 +52,8 @@ void CheckpointClient::save(Checkpoint state, bool sharded, std::int64_t iterati
     if (!sharded && rank_ != 0) return;
     while (!stopped_ && under_way_.size() >= most_under_way) wait_for_answer(lock, under_way_.front());
     if (stopped_) throw Stopped();
+    // Decided without this rank, which is late: another one was lost before it had saved.
+    if (part.number <= answered_) return;
     under_way_.push_back(part.number);
     part.rank = rank_;
     part.parts = sharded ? world_size_ : 1;
@@ -176,7 +178,12 @@ std::uint64_t CheckpointClient::saves() const {
 void CheckpointClient::count_from(std::uint64_t saves) {
   std::lock_guard lock(mutex_);
   saves_ = saves;
-  answered_ = std::max(answered_, saves);  // of the others' saves no answer will come
+  answered_up_to(saves);  // of the others' saves no answer will come
+}
+
+void CheckpointClient::answered_up_to(std::uint64_t number) {
+  answered_ = std::max(answered_, number);
+  while (!under_way_.empty() && under_way_.front() <= answered_) under_way_.pop_front();
 }
 
 void CheckpointClient::set_place(int rank, int world_size) {
@@ -212,8 +219,7 @@ CheckpointClient::Returned CheckpointClient::give_back(const Checkpoint& result)
 void CheckpointClient::answer(SaveResult result) {
   {
     std::lock_guard lock(mutex_);
-    answered_ = std::max(answered_, result.number);
-    while (!under_way_.empty() && under_way_.front() <= answered_) under_way_.pop_front();
+    answered_up_to(result.number);
     std::erase_if(memory_, [this](const auto& shard) { return shard.first <= answered_; });  // the keeper has it
     if (result.source) {
       committed_[result.number] = std::move(result.source);

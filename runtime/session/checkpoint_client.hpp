@@ -71,6 +71,7 @@ private:
   CheckpointWriter& writer();
   void wait_for_answer(std::unique_lock<std::mutex>& lock, std::uint64_t number);
   void wait_for_all_answers(std::unique_lock<std::mutex>& lock);
+  void answered_up_to(std::uint64_t number);
 
   const CheckpointSetup setup_;
   const std::function<void(SavedPart)> send_;
@@ -83,7 +84,7 @@ private:
   bool stopped_ = false;
   std::uint64_t saves_ = 0;              // of this rank, counted
   std::uint64_t answered_ = 0;           // the highest number: answers come in order
-  std::deque<std::uint64_t> under_way_;  // numbers of this rank's parts that were not answered
+  std::deque<std::uint64_t> under_way_;  // numbers of this rank's parts, beyond answered_
   // What was committed, by number; 0 is the start. A rank loads none that it has not come to itself, so that all ranks
   // start from the same one, however late; unless that one is gone, since newer ones are kept instead of it.
   std::map<std::uint64_t, CheckpointSource> committed_;

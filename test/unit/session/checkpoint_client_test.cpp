@@ -96,6 +96,21 @@ DOCTEST_TEST_CASE("a rank that can do nothing but wait for a save tells which") 
   DOCTEST_CHECK(awaited.size() == 2);
 }
 
+DOCTEST_TEST_CASE("a late rank takes no part in saves that were decided without it") {
+  std::vector<std::uint64_t> sent;
+  std::vector<std::uint64_t> awaited;
+  CheckpointClient client(
+      0, 2, {}, [&](const SavedPart& part) { sent.push_back(part.number); },
+      [&](std::uint64_t number) { awaited.push_back(number); });
+  const auto save = [&] { client.save({{"number", 0}}, true, 0, nullptr); };
+  client.answer({1, 3, {}, "it was lost"});
+  for (int i = 0; i < 5; ++i) save();
+  DOCTEST_CHECK(sent == std::vector<std::uint64_t>{4, 5});
+  client.answer({1, 5, {}, {}});
+  client.flush();
+  DOCTEST_CHECK(awaited.empty());
+}
+
 DOCTEST_TEST_CASE("a late rank that is stopped does not wait for a newer checkpoint") {
   LateRank rank;
   rank.save();
