@@ -167,12 +167,13 @@ void on_exit(Self* self, Function function) {
 template <class Self, class Function>
 void on_exception(Self* self, Function tell_text) {
   self->set_exception_handler([tell_text](const std::exception_ptr& thrown) -> caf::error {
-    std::string text = "unknown exception";
+    std::string text;
     try {
       std::rethrow_exception(thrown);
     } catch (const std::exception& e) {
       text = e.what();
     } catch (...) {
+      text = "unknown exception";
     }
     tell_text(text.c_str());
     return caf::make_error(caf::sec::runtime_error, std::move(text));

@@ -42,8 +42,9 @@ def check(file, build, passed, common):
     stamp = passed / digest_of([common, str(file).encode(), file.read_bytes()])
     if stamp.exists():
         return True, ""
-    # The build's flags are GCC's; clang does not know all of them.
-    command = [TIDY, "--quiet", "--extra-arg=-Wno-unknown-warning-option", "-p", str(build), str(file)]
+    # The build's flags and precompiled headers are GCC's; clang does not know all of them.
+    command = [TIDY, "--quiet", "--extra-arg=-Wno-unknown-warning-option", "--extra-arg=-Wno-ignored-gch", "-p", str(build),
+               str(file)]
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode == 0:
         stamp.touch()
