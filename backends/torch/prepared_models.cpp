@@ -203,11 +203,6 @@ std::vector<std::string> PreparedModels::descriptions(const detail::RankData& ra
   return found;
 }
 
-bool PreparedModels::has_reducer(const detail::RankData& rank) {
-  const auto models = of(rank);
-  return std::any_of(models.begin(), models.end(), [](const auto& model) { return model.second.reducer != nullptr; });
-}
-
 bool PreparedModels::has_own_buffers(const detail::RankData& rank) {
   const auto models = of(rank);
   return std::any_of(models.begin(), models.end(), [](const auto& model) {

@@ -46,8 +46,6 @@ public:
   void attach(detail::RankData& rank, const std::shared_ptr<Collective>& collective);
   /// Of the models of a rank, in that order: ranks that attach theirs together must agree.
   std::vector<std::string> descriptions(const detail::RankData& rank);
-  /// Whether gradients of a model of the rank are averaged.
-  bool has_reducer(const detail::RankData& rank);
   /// Whether a model of the rank has buffers that each rank changes for itself.
   bool has_own_buffers(const detail::RankData& rank);
 

@@ -351,32 +351,30 @@ private:
     if (random_.defined()) set_random_state(random_);
   }
 
+  /// What restore() cannot bring back: the name of a part that has changed since keep(), null if there is none.
+  const std::string* touched() const {
+    for (const auto& [name, part] : parts_)
+      if (part->touched()) return &name;
+    return nullptr;
+  }
+
   /// Back to the beginning of the step that did not end, if that is possible.
   void leave_step() {
-    // Before the end of a prepared model's backward() nobody has made a step with its gradients. Of gradients that are
-    // averaged by hand nothing is known.
-    const bool may_have_stepped = !replicas_->enabled() || replicas_->has_exchanged() ||
-                                  !PreparedModels::instance().has_reducer(session_->data());
     replicas_->forget();
     // Between two steps the state is whole, also after one that was taken over. By hand, what was reported since
     // commit() was meant to be behind it.
     const bool between_steps = !kept_ || (took_over_ && !newcomer_);
     if (has_state_ && (by_hand_ || between_steps)) counters_ = session_->counters();
     if (has_state_ && kept_) {
-      const auto touched = std::find_if(parts_.begin(), parts_.end(), [&](const auto& part) {
-        return part.second->touched() || (may_have_stepped && part.second->is_blind());
-      });
-      if (touched == parts_.end()) {
-        restore();
-      } else {
+      if (const auto* changed = touched()) {
         log_warning(
-            "rank {} lost its group in or behind the optimizer's step {}, where \"{}\" has changed already (or cannot "
-            "be "
-            "seen to): it needs "
+            "rank {} lost its group in or behind the optimizer's step {}, where \"{}\" has changed already: it needs "
             "another worker's state. Let nothing in run() wait for other workers behind optimizer.step(): put it "
             "before, or into a run() of its own",
-            session_->ranks().world_rank, at_.step, touched->first);
+            session_->ranks().world_rank, at_.step, *changed);
         has_state_ = false;
+      } else {
+        restore();
       }
     }
     kept_ = false;

@@ -25,8 +25,6 @@ public:
   virtual void restore() = 0;
   /// Parameters, or what the optimizer remembers, have changed since keep(): restore() is not enough.
   virtual bool touched() const { return false; }
-  /// A step of the optimizer may have been made without touched() seeing it.
-  virtual bool is_blind() const { return false; }
   /// The group was formed anew, maybe with other ranks.
   virtual void rejoined(ElasticBatch /*batch*/) {}
   /// A checksum of a sample of the parameters, after `previous`.

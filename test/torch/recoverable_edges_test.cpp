@@ -44,26 +44,32 @@ bool is_due(const troupe::Config& config, const std::string& what, std::int64_t 
   return false;
 }
 
-/// Six steps of plain SGD on a table of which few rows are used. The config's "variant" is "dense", or what is unusual.
+/// Six steps of plain SGD on a table of which few rows are used. The config's "variant" is "dense", or what is unusual;
+/// "beside a prepared model": averaged by hand and stepped before that one's backward().
 Json train_table(const troupe::Config& config) {
   const std::string variant = config["variant"];
-  const bool by_hand = variant == "averaged by hand";
+  const bool beside = variant == "beside a prepared model";
+  const bool by_hand = variant == "averaged by hand" || beside;
   torch::manual_seed(1);
   torch::nn::Embedding table(torch::nn::EmbeddingOptions(1 << 16, 4).sparse(variant == "sparse"));
   // A decay too small to change a float of any row.
   torch::optim::SGD optimizer(table->parameters(),
                               torch::optim::SGDOptions(0.05).weight_decay(variant == "tiny decay" ? 1e-8 : 0));
   if (!by_hand) table = tt::prepare_model(table);
+  torch::nn::Linear other(1, 1);
+  if (beside) other = tt::prepare_model(other);
   train::Recoverable state({.model = table, .optimizer = optimizer});
   const auto rows = torch::arange(1000, 1010);
   for (auto step : state.steps(6)) {
     step.run([&] {
       if (variant != "zeroed at the end") optimizer.zero_grad();
+      if (is_due(config, "throw before backward", step.number())) throw std::runtime_error("bad batch");
       table->forward(rows).square().sum().backward();
       if (by_hand) tt::all_reduce(table->weight.mutable_grad(), tt::Reduce::mean);
       optimizer.step();
       if (variant == "zeroed at the end") optimizer.zero_grad();
       if (is_due(config, "falter behind the step", step.number())) throw troupe::GroupLost("faltered");
+      if (beside) other->forward(torch::ones({1, 1})).sum().backward();
     });
     train::report({{"step", step.number()}});
   }
@@ -127,16 +133,19 @@ struct Outcome {
   int attempts = 0;
 };
 
-Outcome train_on(TestTrainer& trainer, const Json& faults = Json::array(), bool c10d = false) {
+Outcome train_on(TestTrainer& trainer, const troupe::Fn& function, Json config) {
   auto recorder = std::make_shared<Witness>(trainer.folder());
+  config["folder"] = trainer.folder().string();
   Outcome outcome;
-  outcome.results = trainer->run(
-      troupe::fn<train_edges>,
-      {.config = {{"folder", trainer.folder().string()}, {"faults", faults}, {"c10d", c10d}}, .callbacks = {recorder}});
+  outcome.results = trainer->run(function, {.config = std::move(config), .callbacks = {recorder}});
   for (const auto& round : recorder->rounds) outcome.steps.push_back(round[0]["step"]);
   for (const auto& info : recorder->infos)
     outcome.attempts = std::max(outcome.attempts, static_cast<int>(info.attempt));
   return outcome;
+}
+
+Outcome train_on(TestTrainer& trainer, const Json& faults = Json::array(), bool c10d = false) {
+  return train_on(trainer, troupe::fn<train_edges>, {{"faults", faults}, {"c10d", c10d}});
 }
 
 troupe::TrainerOptions options_for(int workers) {
@@ -144,6 +153,11 @@ troupe::TrainerOptions options_for(int workers) {
           .num_workers = workers,
           .resources_per_worker = {{"CPU", 1}},
           .retry_user_errors = true};
+}
+
+Outcome train_table_on(int workers, const char* variant, const Json& faults) {
+  TestTrainer trainer(options_for(workers));
+  return train_on(trainer, troupe::fn<train_table>, {{"variant", variant}, {"faults", faults}});
 }
 
 /// Faults change nothing but the attempts.
@@ -164,18 +178,24 @@ DOCTEST_TEST_CASE("plain SGD, which leaves no trace of its step, is not applied 
 }
 
 DOCTEST_TEST_CASE("plain SGD on a few rows of a large table is not applied twice") {
-  for (const char* variant : {"dense", "sparse", "zeroed at the end", "tiny decay", "averaged by hand"}) {
+  for (const char* variant :
+       {"dense", "sparse", "zeroed at the end", "tiny decay", "averaged by hand", "beside a prepared model"}) {
     DOCTEST_CAPTURE(variant);
-    const auto train = [&](const Json& faults) {
-      TestTrainer trainer(options_for(2));
-      return trainer
-          ->run(troupe::fn<train_table>,
-                {.config = {{"folder", trainer.folder().string()}, {"faults", faults}, {"variant", variant}},
-                 .callbacks = {std::make_shared<Witness>(trainer.folder())}})
-          .at(0);
-    };
-    DOCTEST_CHECK(train({{-1, 3, "falter behind the step"}}) == train(Json::array()));
+    const auto faltered = train_table_on(2, variant, {{-1, 3, "falter behind the step"}});
+    DOCTEST_CHECK(faltered.results == train_table_on(2, variant, Json::array()).results);
+    DOCTEST_CHECK(faltered.attempts == 2);
   }
+}
+
+DOCTEST_TEST_CASE("a step of plain SGD on a large table that throws before the optimizer is made again in place") {
+  for (int workers : {1, 2})
+    for (const char* variant : {"dense", "averaged by hand"}) {
+      DOCTEST_CAPTURE(workers);
+      DOCTEST_CAPTURE(variant);
+      const auto thrown = train_table_on(workers, variant, {{-1, 3, "throw before backward"}});
+      DOCTEST_CHECK(thrown.results == train_table_on(workers, variant, Json::array()).results);
+      DOCTEST_CHECK(thrown.attempts == 1);
+    }
 }
 
 DOCTEST_TEST_CASE("one worker whose step throws makes it again with the same batch and random numbers") {
