@@ -31,8 +31,9 @@ namespace {
 
 using ::troupe::detail::GroupEnd;
 
-/// A place in the loop: a step, and how many run()s of it are done.
+/// A place in the function: a loop (the first is 1), a step, and how many run()s of it are done.
 struct Position {
+  std::int64_t loop = 0;
   std::int64_t step = 0;
   std::int64_t run = 0;
   auto operator<=>(const Position&) const = default;
@@ -58,13 +59,13 @@ struct Standing {
   std::uint32_t models = 0;
   int replica = -1;
 
-  Json to_json() const { return {has_state, position.step, position.run, digest, models, replica}; }
+  Json to_json() const { return {has_state, position.loop, position.step, position.run, digest, models, replica}; }
   static Standing from_json(const Json& json) {
     return {json.at(0).get<bool>(),
-            {json.at(1).get<std::int64_t>(), json.at(2).get<std::int64_t>()},
-            json.at(3).get<std::uint32_t>(),
+            {json.at(1).get<std::int64_t>(), json.at(2).get<std::int64_t>(), json.at(3).get<std::int64_t>()},
             json.at(4).get<std::uint32_t>(),
-            json.at(5).get<int>()};
+            json.at(5).get<std::uint32_t>(),
+            json.at(6).get<int>()};
   }
 };
 
@@ -107,6 +108,7 @@ public:
   }
 
   void load(const Checkpoint& state) {
+    if (is_passing()) return;  // the others had done that before they handed over what this rank has
     if (session_) throw Error(ErrorCode::invalid_state, "Recoverable::load() comes before the loop");
     const auto step = state.at<std::int64_t>("step");
     if (step < 0) throw Error(ErrorCode::invalid_argument, fmt::format("\"step\" is {} in the checkpoint", step));
@@ -124,43 +126,30 @@ public:
             own.size(), workers);
     }
     for (const auto& [name, part] : parts_) part->rejoined(batch_);
-    at_ = here_ = {step, 0};
+    at_ = here_ = {here_.loop, step, 0};
   }
 
   // ---- the loop
 
   void start(bool by_hand) {
-    if (session_) throw Error(ErrorCode::invalid_state, "this Recoverable is in its loop already");
-    session_ = ::troupe::detail::Session::require("Recoverable");
-    replicas_ = RankReplicas::of(session_->data());
-    replicas_->set_kept({});  // of an earlier loop
+    if (session_ && !is_passing()) throw Error(ErrorCode::invalid_state, "this Recoverable is in its loop already");
+    here_.loop += 1;
     by_hand_ = by_hand;
-    session_->set_live(true);
-    if (session_->joining()) {
-      has_state_ = false;
-      newcomer_ = true;
-      recover();
-    } else {
-      const auto group = TorchGroup::find();
-      look_at(group);
-      if (group && group->size() > 1 && group->rank() == 0 &&
-          PreparedModels::instance().has_own_buffers(session_->data()))
-        log_warning(
-            "a prepared model has buffers, and broadcast_buffers = false: they differ between workers, and should one "
-            "be "
-            "lost, its successor gets those of another. The result is then not that of a run without losses");
-      try {
-        exchange_own(group);
-        keep();
-      } catch (const GroupLost& error) {
-        recover({error.what()});
-      }
-    }
-    here_ = {at_.step, 0};
+    if (!session_) enter();
+    here_ = {here_.loop, at_.step, 0};
+    // Alone with what lies before a later loop, as with what lies before the first one.
+    if (newcomer_) session_->set_joining(is_passing());
     if (by_hand) settle();
   }
 
-  /// Not through the end of the loop.
+  /// The others, whose state this rank has taken over, are in a later loop: up to there it has no steps to make.
+  bool is_passing() const { return session_ && here_.loop < at_.loop; }
+
+  /// The loop is behind, maybe not through its end.
+  void leave() noexcept {
+    if (!is_passing()) abandon();
+  }
+
   void abandon() noexcept {
     if (!session_) return;
     session_->set_live(false);
@@ -170,8 +159,11 @@ public:
   }
 
   void finish() {
-    while (session_) {
-      if (session_->rejoin_wanted()) recover();
+    while (session_ && !is_passing()) {
+      if (session_->rejoin_wanted()) {
+        recover();
+        continue;
+      }
       try {
         // Who is through waits for the others: if one is lost now, they still get the last step from here.
         if (const auto group = TorchGroup::find(); group && group->size() > 1) group->collective()->barrier();
@@ -212,7 +204,7 @@ public:
   }
 
   void advance() {
-    here_ = {here_.step + 1, 0};
+    here_ = {here_.loop, here_.step + 1, 0};
     at_ = std::max(at_, here_);
   }
 
@@ -242,11 +234,44 @@ public:
 
   /// Of a loop without run(): it is where all stand now.
   void settle() {
+    if (is_passing())
+      give_up(fmt::format(
+          "the others are in loop {} of the function, and loop {} before it is one that calls start(), which cannot be "
+          "left out: write it with steps()",
+          at_.loop, here_.loop));
     here_ = at_;
     arrive();
   }
 
 private:
+  void enter() {
+    session_ = ::troupe::detail::Session::require("Recoverable");
+    replicas_ = RankReplicas::of(session_->data());
+    replicas_->set_kept({});  // of an earlier loop
+    // Behind a run() the step is done, also where a loop was left.
+    at_ = {here_.loop, at_.step + (at_.run > 0 ? 1 : 0), 0};
+    session_->set_live(true);
+    if (session_->joining()) {
+      has_state_ = false;
+      newcomer_ = true;
+      recover();
+      return;
+    }
+    const auto group = TorchGroup::find();
+    look_at(group);
+    if (group && group->size() > 1 && group->rank() == 0 &&
+        PreparedModels::instance().has_own_buffers(session_->data()))
+      log_warning(
+          "a prepared model has buffers, and broadcast_buffers = false: they differ between workers, and should one be "
+          "lost, its successor gets those of another. The result is then not that of a run without losses");
+    try {
+      exchange_own(group);
+      keep();
+    } catch (const GroupLost& error) {
+      recover({error.what()});
+    }
+  }
+
   /// Operations of process_group() fail with c10d's own exceptions.
   static bool means_lost_peers(const std::exception& error) {
     const auto group = TorchGroup::find();
@@ -307,6 +332,12 @@ private:
   /// done before they handed it over.
   void arrive() {
     if (!std::exchange(took_over_, false)) return;
+    // restore() does not bring parameters back: they would be changed twice here, and once at the others.
+    if (const auto* changed = touched())
+      give_up(fmt::format(
+          "rank {} has changed \"{}\" outside run() on its way to step {}, as the others had done before: change it in "
+          "run()",
+          session_->ranks().world_rank, *changed, at_.step));
     restore();
     newcomer_ = false;
     session_->caught_up();
@@ -607,11 +638,11 @@ RecoverableSteps::RecoverableSteps(Recoverable& recoverable, std::function<bool(
   recoverable_.impl_->start(/*by_hand=*/false);
 }
 
-RecoverableSteps::~RecoverableSteps() { recoverable_.impl_->abandon(); }
+RecoverableSteps::~RecoverableSteps() { recoverable_.impl_->leave(); }
 
 /// At the beginning of each step: is there one?
 void RecoverableSteps::look() {
-  ended_ = !more_();
+  ended_ = recoverable_.impl_->is_passing() || !more_();
   if (ended_) recoverable_.finish();
 }
 

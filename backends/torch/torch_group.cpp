@@ -217,9 +217,9 @@ std::shared_ptr<TorchGroup> TorchGroup::current(const char* caller) {
   const auto session = detail::Session::require(caller);
   if (session->joining()) {
     const auto text = fmt::format(
-        "{} was called on rank {}, which replaces a lost worker in a live run, before its Recoverable's steps(): the "
-        "others are in their loops and do not answer. Only prepare_model(), prepare_data_loader() and barrier() may "
-        "come before steps(); move the call behind it, or into the loop",
+        "{} was called on rank {}, which joins a live run, on its way to the others: they are in a loop of their "
+        "Recoverable, and do not answer. Only prepare_model(), prepare_data_loader() and barrier() may come before "
+        "steps() or between two of its loops; move the call into the loop, or behind the last one",
         caller, session->ranks().world_rank);
     log_error("{}", text);
     throw GroupLost(text);

@@ -132,6 +132,8 @@ public:
   void caught_up() { catching_up_.store(false, std::memory_order_release); }
   /// True until this rank, started into a run in progress, has joined the others: there is no group yet.
   bool joining() const { return joining_.load(std::memory_order_acquire); }
+  /// It has joined them, and must pass over what they have behind them before it can work with the group.
+  void set_joining(bool joining) { joining_.store(joining, std::memory_order_release); }
   /// While live, the loss of another rank does not stop this one: its collectives throw GroupLost, and it is expected
   /// in rejoin().
   void set_live(bool live);
