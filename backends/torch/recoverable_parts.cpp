@@ -9,6 +9,8 @@
 #include <tuple>
 
 #include <troupe/error.hpp>
+#include <troupe/torch_sampler.hpp>
+#include <troupe/train.hpp>
 
 #include "backends/torch/optimizer_state.hpp"
 #include "checkpoint/crc32c.hpp"
@@ -144,6 +146,21 @@ private:
   Json kept_;
 };
 
+class SamplerPart : public RecoverablePart {
+public:
+  explicit SamplerPart(DistributedSampler& sampler) : sampler_(sampler) {}
+
+  CheckpointItem state() const override { return CheckpointItem::of_json(sampler_.state()); }
+  void load(const CheckpointItem& state) override { sampler_.load_state(state.as<Json>()); }
+  void keep() override { kept_ = sampler_.state(); }
+  void restore() override { sampler_.go_on_at(kept_); }
+  void rejoined(ElasticBatch /*batch*/) override { sampler_.reshard(world_size(), world_rank()); }
+
+private:
+  DistributedSampler& sampler_;
+  Json kept_;
+};
+
 class TensorPart : public RecoverablePart {
 public:
   explicit TensorPart(at::Tensor& tensor) : tensor_(tensor) {}
@@ -210,6 +227,7 @@ RecoverablePartPtr recoverable_tensor(at::Tensor& tensor) {
     throw Error(ErrorCode::invalid_argument, "Recoverable was given an empty tensor: make it first, torch::zeros(...)");
   return std::make_shared<TensorPart>(tensor);
 }
+RecoverablePartPtr recoverable_sampler(DistributedSampler& sampler) { return std::make_shared<SamplerPart>(sampler); }
 RecoverablePartPtr recoverable_json(std::function<Json()> get, std::function<void(const Json&)> set) {
   return std::make_shared<JsonPart>(std::move(get), std::move(set));
 }

@@ -93,6 +93,7 @@ std::size_t DistributedSampler::index_at(std::size_t position) const {
 
 ::torch::optional<std::vector<std::size_t>> DistributedSampler::next(std::size_t batch_size) {
   require_batch_size(batch_size);
+  at_start_ = false;
   padded_ = 0;
   const auto left = size_ - cursor_;
   // No product: batch_size * world_size may be larger than a number can be.
@@ -156,6 +157,11 @@ void DistributedSampler::load_state(const Json& state) {
   const bool ended = cursor == size_;
   move_to(static_cast<std::int64_t>(epoch) + (ended ? 1 : 0), ended ? 0 : cursor);
   at_start_ = true;
+}
+
+void DistributedSampler::go_on_at(const Json& state) {
+  load_state(state);
+  at_start_ = cursor_ == 0;
 }
 
 void DistributedSampler::reshard(int world_size, int rank) {

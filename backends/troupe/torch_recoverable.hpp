@@ -14,6 +14,7 @@
 //   }
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <iterator>
@@ -31,6 +32,10 @@
 
 namespace troupe::train {
 
+namespace torch {
+class DistributedSampler;
+}
+
 namespace torch::detail {
 
 class RecoverablePart;
@@ -39,6 +44,7 @@ using RecoverablePartPtr = std::shared_ptr<RecoverablePart>;
 RecoverablePartPtr recoverable_model(std::shared_ptr<::torch::nn::Module> module);
 RecoverablePartPtr recoverable_optimizer(::torch::optim::Optimizer& optimizer);
 RecoverablePartPtr recoverable_loader(LoaderCore& loader);
+RecoverablePartPtr recoverable_sampler(DistributedSampler& sampler);
 RecoverablePartPtr recoverable_tensor(at::Tensor& tensor);
 /// Anything whose state is JSON.
 RecoverablePartPtr recoverable_json(std::function<Json()> get, std::function<void(const Json&)> set);
@@ -48,6 +54,10 @@ concept HasJsonState = requires(T& thing, const Json& state) {
   { thing.state() } -> std::convertible_to<Json>;
   thing.load_state(state);
 };
+
+/// Which samples it gives depends on the number of workers.
+template <class T>
+concept IsSampler = std::derived_from<T, DistributedSampler>;
 
 }  // namespace torch::detail
 
@@ -96,11 +106,14 @@ private:
 };
 
 /// Anything with `Json state()` and `load_state(const Json&)`: troupe's schedulers and scaler, types of your own. The
-/// state must be the same on all workers.
+/// state must be the same on all workers. A DistributedSampler is dealt anew when the number of workers changes.
 class RecoverableState {
 public:
   RecoverableState() = default;
+  template <train::torch::detail::IsSampler Sampler>
+  RecoverableState(Sampler& sampler) : part_(train::torch::detail::recoverable_sampler(sampler)) {}
   template <train::torch::detail::HasJsonState Thing>
+    requires(!train::torch::detail::IsSampler<Thing>)
   RecoverableState(Thing& thing)
       : part_(train::torch::detail::recoverable_json([&thing]() -> Json { return thing.state(); },
                                                      [&thing](const Json& state) { thing.load_state(state); })) {}

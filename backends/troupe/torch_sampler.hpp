@@ -56,6 +56,8 @@ public:
   /// The next reset() goes on there, whatever the number of workers was. Throws invalid_argument for a state that does
   /// not belong to this seed, size or order, and then changes nothing.
   void load_state(const Json& state);
+  /// The same in the middle of a loop: the next reset() begins another epoch if this one has begun.
+  void go_on_at(const Json& state);
   /// Goes on at the present position as rank `rank` of `world_size`. Throws as the constructor, and then changes
   /// nothing.
   void reshard(int world_size, int rank);

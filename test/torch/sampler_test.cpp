@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/torch.h>
+#include <troupe/torch_recoverable.hpp>
 #include <troupe/torch_sampler.hpp>
 
 #include <algorithm>
@@ -7,8 +8,11 @@
 #include <set>
 #include <sstream>
 
+#include "backends/torch/recoverable_parts.hpp"
+#include "runtime/session/session.hpp"
 #include "test/integration/support.hpp"
 
+namespace train = troupe::train;
 using namespace troupe::test;
 using troupe::Json;
 using troupe::train::torch::DistributedSampler;
@@ -120,6 +124,59 @@ DOCTEST_TEST_CASE("an epoch goes on with another number of workers, and no sampl
     DOCTEST_CHECK(resumed.state()["epoch"] == 2);
     DOCTEST_CHECK(resumed.state()["cursor"] == 0);
   }
+}
+
+DOCTEST_TEST_CASE("what drop_last leaves of an epoch is left out by another number of workers, too") {
+  World two(20, {.drop_last = true, .seed = 1}, 2);
+  two.reset();
+  auto taken = two.next(3);
+  World three(20, {.drop_last = true, .seed = 1}, 3);
+  three.load_state(two.state());
+  three.reset();
+  const auto more = three.rest(3);
+  DOCTEST_CHECK(more.size() == 9);  // of 14: 5 do not fill a batch of each
+  taken.insert(taken.end(), more.begin(), more.end());
+  const std::set<std::size_t> distinct(taken.begin(), taken.end());
+  DOCTEST_CHECK(distinct.size() == 15);
+  three.reset();
+  DOCTEST_CHECK(three.ranks[0].epoch() == 1);
+  DOCTEST_CHECK(three.rest(3).size() == 18);
+  // Too little is left for even one batch.
+  two.next(3);
+  three.load_state(two.state());
+  three.reset();
+  DOCTEST_CHECK(three.next(3).empty());
+  three.reset();
+  DOCTEST_CHECK(three.ranks[0].epoch() == 1);
+  DOCTEST_CHECK(three.next(3).size() == 9);
+}
+
+DOCTEST_TEST_CASE("a sampler that is part of a Recoverable is dealt anew among the workers that are left") {
+  using troupe::detail::Session;
+  const auto be_rank = [](int rank, int workers) {
+    Session::bind(std::make_shared<Session>(troupe::detail::RankInfo{.world_rank = rank, .world_size = workers}));
+  };
+  World world(40, {.seed = 5}, 3);
+  world.reset();
+  std::vector<train::torch::detail::RecoverablePartPtr> parts;
+  for (auto& sampler : world.ranks) parts.push_back(train::RecoverableState(sampler).part());
+  auto taken = world.next(4);
+  for (auto& part : parts) part->keep();
+  world.next(4);  // in a step that does not end
+  world.ranks.pop_back();
+  for (int rank = 0; rank < 2; ++rank) {
+    be_rank(rank, 2);
+    const auto place = static_cast<std::size_t>(rank);
+    parts[place]->restore();
+    parts[place]->rejoined(train::ElasticBatch::keep_per_worker);
+  }
+  Session::bind(nullptr);
+  const auto rest = world.rest(4);
+  taken.insert(taken.end(), rest.begin(), rest.end());
+  DOCTEST_CHECK(sorted(taken) == up_to(40));
+  world.reset();
+  DOCTEST_CHECK(world.ranks[0].epoch() == 1);
+  DOCTEST_CHECK(sorted(world.rest(4)) == up_to(40));
 }
 
 DOCTEST_TEST_CASE("the end of an epoch is dealt evenly and padded by one sample at most, or left out") {
