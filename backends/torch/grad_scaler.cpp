@@ -78,7 +78,10 @@ GradScaler::GradScaler(const GradScalerOptions& options)
 at::Tensor GradScaler::scale(const at::Tensor& loss) {
   if (!options_.enabled) return loss;
   scale_of_gradients_ = scale_;
-  if (std::exchange(behind_step_, false)) found_inf_ = false;
+  if (std::exchange(behind_step_, false)) {
+    found_inf_ = false;
+    unscaled_.clear();  // of steps that were unscaled and left out
+  }
   // As a float tensor: a half precision loss becomes a float, and the product does not overflow.
   return loss * at::full({}, scale_, loss.options().dtype(at::kFloat).requires_grad(false));
 }

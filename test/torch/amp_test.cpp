@@ -224,6 +224,30 @@ DOCTEST_TEST_CASE("two prepared optimizers share one scale, which their steps wi
                                           "[0.5,0.0,8.0]]"));
 }
 
+DOCTEST_TEST_CASE("an optimizer that leaves out a step behind unscale() makes the next one as always") {
+  if (!has_half) return skip("half precision on CPUs needs libtorch 2");
+  TestTrainer trainer({.backend = "torch", .num_workers = 0});
+  const auto results = trainer->run([]() -> Json {
+    train::torch::accelerate({.amp = true, .dtype = at::kHalf, .scaler = {.init_scale = 8}});
+    OneWeight one;
+    OneWeight two;
+    auto first = train::torch::prepare_optimizer(one.sgd);
+    auto second = train::torch::prepare_optimizer(two.sgd);
+    for (const bool clips : {true, false}) {  // the step behind it unscales by itself, or not
+      for (const bool leaves_out : {true, false}) {
+        first.zero_grad();
+        second.zero_grad();
+        train::torch::backward(one.weight.sum() * 0.125F + two.weight.sum() * 0.25F);
+        if (leaves_out || clips) first.unscale();
+        if (!leaves_out) first.step();
+        second.step();
+      }
+    }
+    return {one.value(), two.value()};
+  });
+  DOCTEST_CHECK(results[0] == Json{0.75, 0.0});
+}
+
 DOCTEST_TEST_CASE("the gradient of a parameter that a model has twice is unscaled once") {
   torch::nn::Linear shared(torch::nn::LinearOptions(1, 1).bias(false));
   torch::nn::Sequential model(shared, shared);
