@@ -10,6 +10,7 @@
 //       train::torch::creators<model_creator, data_creator, optimizer_creator, loss>(), {.num_replicas = 2});
 #pragma once
 
+#include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
@@ -40,8 +41,12 @@ inline std::int64_t share_of_batch(const Json& settings) {
   return std::max<std::int64_t>(1, settings.at("batch_size").get<std::int64_t>() / world_size());
 }
 
+/// A worker whose value is not a number is left out.
 inline double mean_over_workers(const at::Tensor& value) {
-  return all_reduce(value.detach().to(at::kDouble), Reduce::mean).item<double>();
+  const auto mine = value.detach().to(at::kDouble).reshape({});
+  const auto counts = at::logical_not(at::isnan(mine));
+  const auto sums = all_reduce(at::stack({at::where(counts, mine, at::zeros_like(mine)), counts.to(at::kDouble)}));
+  return (sums[0] / sums[1]).item<double>();
 }
 
 template <auto ModelCreator, auto DataCreator, auto OptimizerCreator, auto Loss>

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <limits>
 #include <thread>
 
 #include <troupe/torch.hpp>
@@ -93,6 +94,12 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(torch::nn::Linear& model
 
 at::Tensor loss_of(const at::Tensor& output, const at::Tensor& target) { return torch::mse_loss(output, target); }
 
+/// Rank 1 has no number, but gradients.
+at::Tensor loss_of_some(const at::Tensor& output, const at::Tensor& target) {
+  const auto loss = torch::mse_loss(output, target);
+  return train::world_rank() == 1 ? loss + std::numeric_limits<float>::quiet_NaN() : loss;
+}
+
 troupe::PyTorchTrainer make_trainer(const TempFolder& folder, Json config = Json::object()) {
   return troupe::PyTorchTrainer(tt::creators<make_model, make_data, make_optimizer, loss_of>(),
                                 {.config = std::move(config),
@@ -130,6 +137,16 @@ DOCTEST_TEST_CASE("each train is one pass, goes on where the last ended, and giv
   other.load(folder.path() / "saved");
   DOCTEST_CHECK(other.train() == second);
   DOCTEST_CHECK(other.validate() == after);
+}
+
+DOCTEST_TEST_CASE("a worker whose loss is not a number is left out of the mean over the workers") {
+  TempFolder folder;
+  troupe::PyTorchTrainer trainer(
+      tt::creators<make_model, make_data, make_optimizer, loss_of_some>(),
+      {.num_replicas = 2, .batch_size = 8, .logdir = folder.path(), .resources_per_worker = {{"CPU", 1}}});
+  const auto loss = trainer.train()["train_loss"];
+  DOCTEST_REQUIRE(loss.is_number());
+  DOCTEST_CHECK(loss.get<double>() > 0);
 }
 
 DOCTEST_TEST_CASE("a pass that loses a worker ends as if it had not, or fails without retries") {
