@@ -2,6 +2,8 @@
 // The loop's thread plans batches with the sampler, ahead of the loop by what the threads may have in the making; they
 // are handed out in the order they were planned, so the number of threads changes nothing but speed.
 #include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+#include <dlfcn.h>
 #include <troupe/torch_data.hpp>
 
 #include <algorithm>
@@ -44,6 +46,14 @@ void make(Planned& planned, const MakeBatch& make_batch) noexcept {
   } catch (...) {
     planned.error = std::current_exception();
   }
+}
+
+/// This thread computes without helpers: a loader has its own number of threads, and a team of OpenMP for each of them
+/// would take the cores from the training. Not with at::set_num_threads(), which is for the threads to come as well.
+void compute_without_helpers() {
+  at::get_num_threads();  // what libtorch sets when a thread first asks is set now
+  for (const char* setter : {"omp_set_num_threads", "MKL_Set_Num_Threads_Local"})
+    if (void* found = ::dlsym(RTLD_DEFAULT, setter)) reinterpret_cast<void (*)(int)>(found)(1);
 }
 
 /// Workers whose settings differ would run different numbers of steps, and wait for each other for ever.
@@ -233,6 +243,7 @@ private:
     for (const auto& make_batch : make_batch_)
       threads_.emplace_back([this, &make_batch] {
         ContextGuard guard(context_);  // data sets may ask for their rank
+        compute_without_helpers();
         make_batches(make_batch);
       });
   }

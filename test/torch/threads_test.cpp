@@ -4,11 +4,13 @@
 #include <ATen/Parallel.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <torch/torch.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <thread>
 
 #include <troupe/torch.hpp>
@@ -48,6 +50,31 @@ DOCTEST_TEST_CASE("a worker process computes with its share of the cores, on all
   check({.backend = "torch", .num_workers = 1}, troupe::detail::core_count());
   check({.backend = "torch", .num_workers = 2}, std::max(1, troupe::detail::core_count() / 2));
   check({.backend = "torch", .num_workers = 2, .resources_per_worker = {{"CPU", 3}}}, 3);
+}
+
+namespace {
+
+/// Its samples say how many threads libtorch computes with where they are read.
+struct ThreadCounts : torch::data::Dataset<ThreadCounts> {
+  torch::data::Example<> get(std::size_t /*index*/) override {
+    const auto number = torch::full({1}, at::get_num_threads());
+    return {number, number};
+  }
+  torch::optional<std::size_t> size() const override { return 8; }
+};
+
+}  // namespace
+
+DOCTEST_TEST_CASE("threads of a data loader compute alone, and the training keeps its threads") {
+  TestTrainer trainer({.backend = "torch", .num_workers = 1, .resources_per_worker = {{"CPU", 3}}});
+  const EnvironmentGuard unset("OMP_NUM_THREADS", nullptr);
+  const auto found = trainer->run([]() -> Json {
+    auto loader = troupe::train::torch::prepare_data_loader(ThreadCounts(), {.batch_size = 1, .workers = 2});
+    std::set<std::int64_t> in_loader;
+    for (auto& [number, same] : loader) in_loader.insert(number.item<std::int64_t>());
+    return {in_loader, threads_of_worker()};
+  });
+  DOCTEST_CHECK(found[0] == Json{{1}, {{3, 3}, {3, 3}}});
 }
 
 DOCTEST_TEST_CASE("a worker has its share of the cores before its group is formed") {
