@@ -9,7 +9,6 @@ wire::Setup rank_setup(const local::GroupSpec& spec, const wire::Ranks& ranks) {
   setup.ranks = ranks;
   setup.threads = settings.threads_per_worker;
   setup.environment = spec.environment;
-  setup.environment.push_back("MASTER_ADDR=127.0.0.1");
   setup.working_directory = spec.working_directory;
   setup.backend = settings.backend.name;
   setup.backend_options = detail::pack(settings.backend.options);

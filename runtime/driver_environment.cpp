@@ -54,6 +54,7 @@ std::vector<std::string> environment_for_workers(int threads) {
   for (const auto& [name, value] : then)
     if (!now.contains(name)) changes.push_back(name);
   if (!now.contains("OMP_NUM_THREADS")) changes.push_back(fmt::format("OMP_NUM_THREADS={}", threads));
+  if (!now.contains("MASTER_ADDR")) changes.push_back("MASTER_ADDR=127.0.0.1");
   if (!now.contains("MASTER_PORT")) changes.push_back(fmt::format("MASTER_PORT={}", free_port()));
   return changes;
 }

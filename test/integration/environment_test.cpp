@@ -43,8 +43,9 @@ DOCTEST_TEST_CASE("workers find their place in the environment") {
 }
 
 DOCTEST_TEST_CASE("workers of a group are told the same port, which is free and which nobody of ours opens") {
-  EnvironmentGuard unset("MASTER_PORT", nullptr);
-  const Json names = {"MASTER_PORT"};
+  EnvironmentGuard no_address("MASTER_ADDR", nullptr);
+  EnvironmentGuard no_port("MASTER_PORT", nullptr);
+  const Json names = {"MASTER_ADDR", "MASTER_PORT"};
   TestTrainer trainer({.num_workers = 2});
   const auto found = trainer->run(fn<read_environment>, {.config = {{"names", names}}});
   DOCTEST_CHECK(found.at(0) == found.at(1));
@@ -57,9 +58,11 @@ DOCTEST_TEST_CASE("workers of a group are told the same port, which is free and 
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   DOCTEST_CHECK(::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
   ::close(fd);
-  EnvironmentGuard own("MASTER_PORT", "1234");
+  EnvironmentGuard own_address("MASTER_ADDR", "10.0.0.5");
+  EnvironmentGuard own_port("MASTER_PORT", "1234");
   TestTrainer other({.num_workers = 1});
-  DOCTEST_CHECK(other->run(fn<read_environment>, {.config = {{"names", names}}}).at(0)["MASTER_PORT"] == "1234");
+  DOCTEST_CHECK(other->run(fn<read_environment>, {.config = {{"names", names}}}).at(0).dump() ==
+                R"({"MASTER_ADDR":"10.0.0.5","MASTER_PORT":"1234"})");
 }
 
 DOCTEST_TEST_CASE("workers see what the driver set and unset after init") {
