@@ -13,7 +13,7 @@ namespace {
 
 /// All that is random at once: initial weights, dropout, the order of samples.
 Json train_randomly(const troupe::Config& config) {
-  train::torch::enable_reproducibility(config["seed"].get<std::uint64_t>(), {.threads = 1});
+  train::torch::enable_reproducibility(config["seed"].get<std::uint64_t>(), {.threads = config["threads"]});
   const auto first_number = torch::rand({}).item<double>();
   torch::nn::Sequential net(torch::nn::Linear(6, 24), torch::nn::Dropout(0.5), torch::nn::Linear(24, 1));
   torch::optim::Adam optimizer(net->parameters(), 0.01);
@@ -36,7 +36,7 @@ Json train_randomly(const troupe::Config& config) {
 
 DOCTEST_TEST_CASE("two runs with equal seeds give equal bits, in new processes and in the same, others do not") {
   const auto run = [](TestTrainer& trainer, int seed) {
-    return trainer->run(troupe::fn<train_randomly>, {.config = {{"seed", seed}}});
+    return trainer->run(troupe::fn<train_randomly>, {.config = {{"seed", seed}, {"threads", 1}}});
   };
   TestTrainer trainer({.backend = "torch", .num_workers = 2});
   const auto first = run(trainer, 5);
@@ -47,6 +47,28 @@ DOCTEST_TEST_CASE("two runs with equal seeds give equal bits, in new processes a
   DOCTEST_CHECK(run(trainer, 6)[0]["weights"] != first[0]["weights"]);
   TestTrainer other({.backend = "torch", .num_workers = 2});
   DOCTEST_CHECK(run(other, 5) == first);
+}
+
+DOCTEST_TEST_CASE("with the number of threads as it is two runs give equal bits, too") {
+  const auto run = [] {
+    TestTrainer trainer({.backend = "torch", .num_workers = 2, .resources_per_worker = {{"CPU", 3}}});
+    return trainer->run(troupe::fn<train_randomly>, {.config = {{"seed", 5}, {"threads", 0}}});
+  };
+  const EnvironmentGuard unset("OMP_NUM_THREADS", nullptr);
+  const auto first = run();
+  DOCTEST_CHECK(first[0]["threads"] == 3);
+  DOCTEST_CHECK(run() == first);
+}
+
+DOCTEST_TEST_CASE("an operation that is not deterministic throws once equal bits are asked for") {
+  TestTrainer trainer({.backend = "torch", .num_workers = 1});
+  const auto error = error_of([&] {
+    trainer->run([] {
+      train::torch::enable_reproducibility();
+      torch::zeros({4}).put_(torch::tensor({0, 0}), torch::tensor({1.0F, 2.0F}));
+    });
+  });
+  DOCTEST_CHECK_MESSAGE(error.says("does not have a deterministic implementation"), error.text);
 }
 
 DOCTEST_TEST_CASE("reproducibility is refused where ranks share a generator, and with impossible thread counts") {
