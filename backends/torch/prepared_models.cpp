@@ -203,6 +203,14 @@ std::vector<std::string> PreparedModels::descriptions(const detail::RankData& ra
   return found;
 }
 
+std::set<const at::TensorImpl*> PreparedModels::averaged_parameters(const detail::RankData& rank) {
+  std::set<const at::TensorImpl*> found;
+  for (const auto& [module, entry] : of(rank))
+    if (entry.reducer)
+      for (const auto& parameter : entry.reducer->parameters()) found.insert(parameter.value.unsafeGetTensorImpl());
+  return found;
+}
+
 bool PreparedModels::has_own_buffers(const detail::RankData& rank) {
   const auto models = of(rank);
   return std::any_of(models.begin(), models.end(), [](const auto& model) {

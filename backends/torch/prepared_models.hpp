@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,8 @@ public:
   void attach(detail::RankData& rank, const std::shared_ptr<Collective>& collective);
   /// Of the models of a rank, in that order: ranks that attach theirs together must agree.
   std::vector<std::string> descriptions(const detail::RankData& rank);
+  /// Those of all models of the rank whose gradients are averaged.
+  std::set<const at::TensorImpl*> averaged_parameters(const detail::RankData& rank);
   /// Whether a model of the rank has buffers that each rank changes for itself.
   bool has_own_buffers(const detail::RankData& rank);
 

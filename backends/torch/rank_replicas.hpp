@@ -40,6 +40,8 @@ public:
 
   /// Collective. What it gathers counts from the next keep() on.
   void exchange(Collective& collective);
+  /// In this step.
+  bool has_exchanged() const { return !gathered_.empty(); }
   /// The step has ended.
   void keep();
   /// The step did not end.

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <compare>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -333,7 +334,7 @@ private:
   void arrive() {
     if (!std::exchange(took_over_, false)) return;
     // restore() does not bring parameters back: they would be changed twice here, and once at the others.
-    if (const auto* changed = touched())
+    if (const auto* changed = find_part([](const auto& part) { return part.touched(); }))
       give_up(fmt::format(
           "rank {} has changed \"{}\" outside run() on its way to step {}, as the others had done before: change it in "
           "run()",
@@ -382,30 +383,38 @@ private:
     if (random_.defined()) set_random_state(random_);
   }
 
-  /// What restore() cannot bring back: the name of a part that has changed since keep(), null if there is none.
-  const std::string* touched() const {
+  /// The name of the first that is like this; null: none is.
+  template <class Predicate>
+  const std::string* find_part(Predicate&& is_like_this) const {
     for (const auto& [name, part] : parts_)
-      if (part->touched()) return &name;
+      if (is_like_this(*part)) return &name;
     return nullptr;
   }
 
   /// Back to the beginning of the step that did not end, if that is possible.
   void leave_step() {
+    // Before the end of a prepared model's backward() nobody has made a step with its gradients. Of gradients that are
+    // averaged by hand nothing is known.
+    std::set<const at::TensorImpl*> not_stepped;
+    if (replicas_->enabled() && !replicas_->has_exchanged())
+      not_stepped = PreparedModels::instance().averaged_parameters(session_->data());
     replicas_->forget();
     // Between two steps the state is whole, also after one that was taken over. By hand, what was reported since
     // commit() was meant to be behind it.
     const bool between_steps = !kept_ || (took_over_ && !newcomer_);
     if (has_state_ && (by_hand_ || between_steps)) counters_ = session_->counters();
     if (has_state_ && kept_) {
-      if (const auto* changed = touched()) {
+      const auto* changed = find_part([&](const auto& part) { return part.touched() || part.is_blind(not_stepped); });
+      if (!changed) {
+        restore();
+      } else {
         log_warning(
-            "rank {} lost its group in or behind the optimizer's step {}, where \"{}\" has changed already: it needs "
-            "another worker's state. Let nothing in run() wait for other workers behind optimizer.step(): put it "
-            "before, or into a run() of its own",
+            "rank {} lost its group in or behind the optimizer's step {}, where \"{}\" has changed already (or cannot "
+            "be "
+            "seen to): it needs another worker's state. Let nothing in run() wait for other workers behind "
+            "optimizer.step(): put it before, or into a run() of its own",
             session_->ranks().world_rank, at_.step, *changed);
         has_state_ = false;
-      } else {
-        restore();
       }
     }
     kept_ = false;

@@ -25,17 +25,47 @@ Mark mark_of(const at::Tensor& tensor) {
   return {tensor.unsafeGetTensorImpl(), static_cast<std::uint32_t>(tensor._version())};
 }
 
-/// A checksum of the values, after `previous`: of all, or of a sample if they are many.
-std::uint32_t digest_of(const at::Tensor& tensor, std::uint32_t previous, bool whole) {
-  constexpr std::size_t block = 4096;
-  constexpr std::size_t blocks = 16;
+constexpr std::size_t sampled_block = 4096;
+constexpr std::size_t sampled_blocks = 16;
+
+bool is_sampled_whole(const at::Tensor& tensor) { return tensor.nbytes() <= sampled_block * sampled_blocks; }
+
+/// Calls visit(bytes, size) for a sample of the values, in pieces of whole values.
+template <class Visit>
+void visit_sample(const at::Tensor& tensor, Visit&& visit) {
   const auto values = tensor.detach().cpu().contiguous();
   const auto* bytes = static_cast<const std::byte*>(values.data_ptr());
   const auto size = values.nbytes();
-  if (whole || size <= block * blocks) return ::troupe::detail::crc32c(bytes, size, previous);
-  const auto stride = (size - block) / (blocks - 1);
-  for (std::size_t i = 0; i < blocks; ++i) previous = ::troupe::detail::crc32c(bytes + i * stride, block, previous);
+  if (is_sampled_whole(values)) return visit(bytes, size);
+  const auto stride = (size - sampled_block) / (sampled_blocks - 1) / values.itemsize() * values.itemsize();
+  for (std::size_t i = 0; i < sampled_blocks; ++i) visit(bytes + i * stride, sampled_block);
+}
+
+/// A checksum of a sample of the values, after `previous`.
+std::uint32_t digest_of(const at::Tensor& tensor, std::uint32_t previous) {
+  visit_sample(tensor, [&](const std::byte* bytes, std::size_t size) {
+    previous = ::troupe::detail::crc32c(bytes, size, previous);
+  });
   return previous;
+}
+
+at::Tensor sample_of(const at::Tensor& tensor) {
+  std::vector<at::Tensor> pieces;
+  visit_sample(tensor, [&](const std::byte* bytes, std::size_t size) {
+    const auto count = static_cast<std::int64_t>(size / tensor.itemsize());
+    pieces.push_back(at::from_blob(const_cast<std::byte*>(bytes), {count}, tensor.scalar_type()).clone());
+  });
+  return at::cat(pieces);
+}
+
+/// Whether a step of plain SGD with the present gradient changes the sample. It need not: a batch that uses few rows of
+/// a table changes only those, and a change may be too small for the type.
+bool would_show(const at::Tensor& parameter, const ::torch::optim::SGDOptions& options) {
+  const auto& gradient = parameter.grad();
+  if (!gradient.defined() || gradient.is_sparse()) return false;
+  const auto before = sample_of(parameter);
+  const auto direction = sample_of(gradient) + before * options.weight_decay();
+  return !at::equal(before - direction * options.lr(), before);
 }
 
 class ModelPart : public RecoverablePart {
@@ -69,7 +99,7 @@ public:
   bool touched() const override { return marks_ != marks(); }
 
   std::uint32_t digest(std::uint32_t previous) const override {
-    for (const auto& parameter : module_->parameters()) previous = digest_of(parameter, previous, /*whole=*/false);
+    for (const auto& parameter : module_->parameters()) previous = digest_of(parameter, previous);
     return previous;
   }
 
@@ -107,21 +137,39 @@ public:
     }
   }
   bool touched() const override { return marks_ != marks(); }
+  bool is_blind(const std::set<const at::TensorImpl*>& not_stepped) const override {
+    // A step writes all parameters, so one that shows it is enough. Without gradients there is no telling: they may
+    // have been zeroed behind it.
+    bool has_unseen = false;
+    bool shows = false;
+    for_each_without_trace([&](const at::Tensor& parameter, const ::torch::optim::SGDOptions& options) {
+      if (not_stepped.contains(parameter.unsafeGetTensorImpl())) return;
+      has_unseen = has_unseen || !is_sampled_whole(parameter);
+      shows = shows || would_show(parameter, options);
+    });
+    return has_unseen && !shows;
+  }
 
 private:
+  /// SGD writes past the count of writes, and without momentum it remembers nothing that would tell.
+  template <class Visit>
+  void for_each_without_trace(Visit&& visit) const {
+    if (dynamic_cast<const ::torch::optim::SGD*>(&optimizer_) == nullptr) return;
+    for (const auto& group : optimizer_.param_groups()) {
+      const auto& options = static_cast<const ::torch::optim::SGDOptions&>(group.options());
+      if (options.momentum() != 0) continue;
+      for (const auto& parameter : group.params()) visit(parameter, options);
+    }
+  }
+
   /// Of the parameters too: they need not be in a model that is named.
   std::vector<Mark> marks() const {
     std::vector<Mark> found;
     for (const auto& group : optimizer_.param_groups())
       for (const auto& parameter : group.params()) found.push_back(mark_of(parameter));
     for_each_state_tensor(optimizer_, [&](const at::Tensor& tensor) { found.push_back(mark_of(tensor)); });
-    // SGD writes past the count of writes, and without momentum it remembers nothing that would tell. Reading all
-    // values costs less than its step does.
-    if (dynamic_cast<const ::torch::optim::SGD*>(&optimizer_) != nullptr)
-      for (const auto& group : optimizer_.param_groups())
-        if (static_cast<const ::torch::optim::SGDOptions&>(group.options()).momentum() == 0)
-          for (const auto& parameter : group.params())
-            found.emplace_back(nullptr, digest_of(parameter, 0, /*whole=*/true));
+    for_each_without_trace(
+        [&](const at::Tensor& parameter, const auto&) { found.emplace_back(nullptr, digest_of(parameter, 0)); });
     return found;
   }
 

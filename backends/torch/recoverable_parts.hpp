@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +26,8 @@ public:
   virtual void restore() = 0;
   /// Parameters, or what the optimizer remembers, have changed since keep(): restore() is not enough.
   virtual bool touched() const { return false; }
+  /// A step of the optimizer may have been made without touched() seeing it. With these parameters none was.
+  virtual bool is_blind(const std::set<const at::TensorImpl*>& /*not_stepped*/) const { return false; }
   /// The group was formed anew, maybe with other ranks.
   virtual void rejoined(ElasticBatch /*batch*/) {}
   /// A checksum of a sample of the parameters, after `previous`.
