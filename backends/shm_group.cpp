@@ -220,6 +220,7 @@ void ShmGroup::barrier() {
 }
 
 bool ShmGroup::barrier(const Note& mine) {
+  check_in_step();  // a slow rank may still read the note that this one would take the place of
   notes_ += 1;
   seat(rank()).notes[notes_ % 2] = mine;
   barrier();

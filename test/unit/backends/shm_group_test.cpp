@@ -188,6 +188,32 @@ DOCTEST_TEST_CASE("a rank that has seen its group lost raises no counter any mor
   DOCTEST_CHECK(region->counter(0).load() == 1);
 }
 
+DOCTEST_TEST_CASE("a rank that has seen its group lost leaves its notes to those who still compare them") {
+  Meeting meeting;
+  const auto member = [&](int rank) {
+    return troupe::ShmGroup({.rank = rank, .members = {0, 1}, .prefix = "test"},
+                            std::make_shared<MeetingStore>(meeting, rank),
+                            std::make_shared<MeetingDescriptors>(meeting));
+  };
+  const troupe::ShmGroup::Note first{1};
+  std::vector<troupe::ShmGroup::Note> seen;
+  std::thread slow([&] {
+    auto group = member(1);
+    group.barrier(first);
+    meeting.get(1, "the other one has gone on");
+    seen = group.notes();
+  });
+  auto group = member(0);
+  meeting.leave();  // what it has sent may arrive
+  group.barrier(first);
+  group.abort();
+  DOCTEST_CHECK_THROWS_AS(group.barrier({2}), troupe::GroupLost);
+  DOCTEST_CHECK_THROWS_AS(group.barrier({3}), troupe::GroupLost);
+  meeting.set("the other one has gone on", "");
+  slow.join();
+  DOCTEST_CHECK(seen == std::vector{first, first});
+}
+
 DOCTEST_TEST_CASE("a rank that left an operation in the middle raises no counter any more") {
   troupe::ShmGroup group({.rank = 0, .members = {0, 1}, .prefix = "test"}, std::make_shared<CompleteStore>(),
                          std::make_shared<Received>());
