@@ -11,8 +11,10 @@
 #include <array>
 #include <charconv>
 #include <climits>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <thread>
 
@@ -47,6 +49,16 @@ bool is_visible_entry(std::string_view entry, int devices) {
   return entry.starts_with("GPU-") || entry.starts_with("MIG-");
 }
 
+int cores_in_mask() {
+  // The kernel refuses a mask that is too small for its number of cores, so grow until it fits.
+  for (int cores = 1024; cores <= (1 << 18); cores *= 2) {
+    std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(CPU_ALLOC(cores), [](cpu_set_t* p) { CPU_FREE(p); });
+    const auto size = CPU_ALLOC_SIZE(cores);
+    if (set && ::sched_getaffinity(0, size, set.get()) == 0) return std::max(1, CPU_COUNT_S(size, set.get()));
+  }
+  return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+}
+
 }  // namespace
 
 std::string host_name() {
@@ -68,14 +80,28 @@ std::string node_ip() {
   return "127.0.0.1";
 }
 
-int core_count() {
-  // The kernel refuses a mask that is too small for its number of cores, so grow until it fits.
-  for (int cores = 1024; cores <= (1 << 18); cores *= 2) {
-    std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(CPU_ALLOC(cores), [](cpu_set_t* p) { CPU_FREE(p); });
-    const auto size = CPU_ALLOC_SIZE(cores);
-    if (set && ::sched_getaffinity(0, size, set.get()) == 0) return std::max(1, CPU_COUNT_S(size, set.get()));
+std::optional<int> cpu_quota(const std::filesystem::path& membership, const std::filesystem::path& root) {
+  std::filesystem::path group;  // below the root
+  std::ifstream lines(membership);
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with("0::/")) group = std::filesystem::path(line.substr(4)).lexically_normal();
+  // A container may be told a path that starts above what is mounted there.
+  if (!group.empty() && *group.begin() == "..") group.clear();
+  std::optional<int> least;
+  for (;; group = group.parent_path()) {
+    double quota = 0;  // microseconds in each period; "max" is no limit
+    double period = 0;
+    if (std::ifstream(root / group / "cpu.max") >> quota >> period; quota > 0 && period > 0) {
+      const int cores = static_cast<int>(std::ceil(std::min(quota / period, 1e6)));
+      least = std::min(least.value_or(cores), cores);
+    }
+    if (group.empty()) return least;
   }
-  return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+}
+
+int core_count() {
+  const int cores = cores_in_mask();
+  return std::min(cores, cpu_quota("/proc/self/cgroup", "/sys/fs/cgroup").value_or(cores));
 }
 
 int count_visible_gpus(std::optional<std::string_view> visible, int devices) {

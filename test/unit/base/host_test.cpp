@@ -4,11 +4,14 @@
 #include <arpa/inet.h>
 #include <sched.h>
 
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 
 #include "runtime/base/host.hpp"
 #include "runtime/base/table.hpp"
+#include "test/unit/temp_folder.hpp"
 
 namespace detail = troupe::detail;
 
@@ -36,6 +39,30 @@ DOCTEST_TEST_CASE("only cores that may be used count") {
   });
   bound.join();
   DOCTEST_CHECK(cores == 1);
+}
+
+DOCTEST_TEST_CASE("the smallest limit of a cgroup and those above it counts, in whole cores") {
+  const troupe::test::TempFolder folder;
+  const auto root = folder.path() / "cgroup";
+  std::filesystem::create_directories(root / "pod" / "box");
+  const auto quota = [&](const std::string& membership) {
+    std::ofstream(folder.path() / "self") << "5:devices:/other\n" << membership << "\n";
+    return detail::cpu_quota(folder.path() / "self", root);
+  };
+  const auto limit = [&](const std::string& group, const std::string& text) {
+    std::ofstream(root / group / "cpu.max") << text << "\n";
+  };
+  DOCTEST_CHECK(quota("0::/pod/box") == std::nullopt);
+  limit("pod/box", "max 100000");
+  DOCTEST_CHECK(quota("0::/pod/box") == std::nullopt);
+  limit("pod", "400000 100000");
+  DOCTEST_CHECK(quota("0::/pod/box") == 4);
+  limit("pod/box", "110000 50000");
+  DOCTEST_CHECK(quota("0::/pod/box") == 3);
+  DOCTEST_CHECK(quota("0::/pod") == 4);
+  limit("", "1000 100000");  // as a container sees its own group
+  for (const char* membership : {"0::/", "0::/../..", "0::/not/mounted/here"}) DOCTEST_CHECK(quota(membership) == 1);
+  DOCTEST_CHECK(detail::cpu_quota("/nowhere", "/nowhere") == std::nullopt);
 }
 
 DOCTEST_TEST_CASE("GPUs are counted the way CUDA counts them") {
