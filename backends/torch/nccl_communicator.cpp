@@ -35,8 +35,23 @@ void NcclCommunicator::init(const ncclUniqueId& id, int rank, int size) {
     const auto result = api_.comm_init_rank_config(&communicator_, size, id, rank, &config);
     if (result != ncclSuccess && result != ncclInProgress) fail("ncclCommInitRankConfig", result);
   }
-  wait("forming the NCCL group", [this] { return state("ncclCommInitRankConfig") == ncclSuccess; });
+  try {
+    wait("forming the NCCL group", [this] { return state("ncclCommInitRankConfig") == ncclSuccess; });
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::start_failed) wait_for_abort(error.what());
+    throw;
+  }
   formed_ = true;
+}
+
+/// Older releases call a peer that died while the group formed an error of this host's system. The news of it comes
+/// within moments then.
+void NcclCommunicator::wait_for_abort(const char* why) const {
+  using namespace std::chrono;
+  for (const auto end = steady_clock::now() + std::min<milliseconds>(timeout_, 500ms); steady_clock::now() < end;) {
+    if (aborted()) throw GroupLost(why);
+    std::this_thread::sleep_for(5ms);
+  }
 }
 
 void NcclCommunicator::run(const char* what, const std::function<ncclResult_t(ncclComm_t)>& call) {

@@ -35,6 +35,7 @@ public:
 
 private:
   ncclResult_t state(const char* what);
+  void wait_for_abort(const char* why) const;
   [[noreturn]] void fail(const char* what, ncclResult_t result);
 
   const NcclApi& api_;

@@ -147,6 +147,13 @@ DOCTEST_TEST_CASE("forming over NCCL ends at the deadline, with its error, or wh
     next_state = ncclSystemError;
     DOCTEST_CHECK(error_of([&] { misplaced.check("a test"); }).code == ErrorCode::group_lost);
   }
+  {
+    troupe::NcclCommunicator bereft(api, 3, patience);  // what older releases say of a peer that died meanwhile
+    std::thread told([&] { bereft.abort(); });
+    const auto code = error_of([&] { bereft.init(id, 0, 2); }).code;
+    told.join();
+    DOCTEST_CHECK(code == ErrorCode::group_lost);
+  }
   next_state = ncclRemoteError;
   {
     troupe::NcclCommunicator lost(api, 3, patience);
