@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -69,6 +70,12 @@ public:
   /// This rank's piece of the sum of `tensor`, which is cut into size() equal pieces along its first dimension.
   at::Tensor reduce_scatter(const at::Tensor& tensor);
   void barrier();
+  /// Collective. Buffers made from now on have an order of their own: that of their starts relative to those of earlier
+  /// ones may differ between ranks. Gives how often it was called.
+  std::uint64_t begin_buffers() {
+    separate_buffers();
+    return ++buffer_orders_;
+  }
   /// Collective.
   virtual std::unique_ptr<ReduceBuffer> make_buffer(std::int64_t elements, at::ScalarType type) = 0;
 
@@ -83,10 +90,13 @@ protected:
   virtual void gather_flat(const at::Tensor& flat, const std::vector<at::Tensor>& all, const Operation& operation) = 0;
   virtual at::Tensor scatter_flat(const at::Tensor& flat, const Operation& operation);
   virtual void wait_for_all(const Operation& operation) = 0;
+  virtual void separate_buffers() {}
 
 private:
   void require_usable(const at::Tensor& tensor, const char* caller) const;
   at::Tensor to_group(const at::Tensor& values) const;
+
+  std::uint64_t buffer_orders_ = 0;
 };
 
 }  // namespace troupe

@@ -44,14 +44,42 @@ void GlooBuffer::finish() {
   if (!sent_.front().is_same(tensor_)) tensor_.copy_(sent_.front());
 }
 
+GlooCollective::GlooCollective(std::shared_ptr<GlooGroup> operations, MakeGroup make_group)
+    : group_(std::move(operations)), make_group_(std::move(make_group)), buffers_{make_group_(0)} {}
+
+void GlooCollective::abort() noexcept {
+  group_->abort();
+  std::lock_guard lock(mutex_);
+  aborted_ = true;
+  for (const auto& group : buffers_) group->abort();
+}
+
+void GlooCollective::separate_buffers() {
+  agree(Operation(Operation::Kind::begin_buffers));
+  change_group();
+}
+
+void GlooCollective::change_group() {
+  auto group = make_group_(++groups_);
+  std::lock_guard lock(mutex_);
+  std::erase_if(buffers_, [](const auto& old) {
+    const bool unused = old.use_count() == 1;
+    if (unused) old->abort();  // a backward() that failed may have left operations that nobody else takes part in
+    return unused;
+  });
+  if (aborted_) group->abort();
+  buffers_.push_back(std::move(group));
+}
+
 std::unique_ptr<ReduceBuffer> GlooCollective::make_buffer(std::int64_t elements, at::ScalarType type) {
   wait_for_all(Operation(Operation::Kind::make_buffer, type, {elements}));
   return make_buffer_over(at::zeros({elements}, at::TensorOptions(type)));
 }
 
 std::unique_ptr<GlooBuffer> GlooCollective::make_buffer_over(at::Tensor flat) {
-  buffers_->process_group();  // now, not in the middle of a backward()
-  return std::make_unique<GlooBuffer>(buffers_, std::move(flat));
+  const auto& group = buffers_.back();
+  group->process_group();  // now, not in the middle of a backward()
+  return std::make_unique<GlooBuffer>(group, std::move(flat));
 }
 
 void GlooCollective::gather(const at::Tensor& flat, const std::vector<at::Tensor>& all) {

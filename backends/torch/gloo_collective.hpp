@@ -2,7 +2,11 @@
 // Collectives over Gloo, on CPU tensors.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
+#include <vector>
 
 #include "backends/torch/collective.hpp"
 #include "backends/torch/gloo_group.hpp"
@@ -31,18 +35,18 @@ private:
 
 class GlooCollective : public Collective {
 public:
-  /// Buffers and other operations go through a group each, formed when it is needed: their order relative to each other
-  /// may differ between ranks, and a group knows its operations by their order alone.
-  GlooCollective(std::shared_ptr<GlooGroup> operations, std::shared_ptr<GlooGroup> buffers)
-      : group_(std::move(operations)), buffers_(std::move(buffers)) {}
+  /// Makes a group for buffers; numbers count up.
+  using MakeGroup = std::function<std::shared_ptr<GlooGroup>(std::uint64_t number)>;
+
+  /// The buffers of each begin_buffers() and all other operations go through a group each, formed when it is needed:
+  /// their order relative to each other may differ between ranks, and a group knows its operations by their order
+  /// alone.
+  GlooCollective(std::shared_ptr<GlooGroup> operations, MakeGroup make_group);
 
   int rank() const override { return group_->rank(); }
   int size() const override { return group_->size(); }
   std::unique_ptr<ReduceBuffer> make_buffer(std::int64_t elements, at::ScalarType type) override;
-  void abort() noexcept override {
-    group_->abort();
-    buffers_->abort();
-  }
+  void abort() noexcept override;
 
   // Without checks, for who has made them. Flat and contiguous tensors, some elements at least.
   void reduce(const at::Tensor& flat, Reduce reduce, double scale);
@@ -52,16 +56,24 @@ public:
   std::unique_ptr<GlooBuffer> make_buffer_over(at::Tensor flat);
   /// A barrier. Throws invalid_argument if the ranks do not mean the same.
   void agree(const Operation& operation);
+  /// Buffers go through another group from now on. Others that no buffer is left of are ended: all ranks have come
+  /// here.
+  void change_group();
 
 protected:
   void reduce_flat(const at::Tensor& flat, Reduce reduce, double scale, const Operation& operation) override;
   void broadcast_flat(const at::Tensor& flat, int root, const Operation& operation) override;
   void gather_flat(const at::Tensor& flat, const std::vector<at::Tensor>& all, const Operation& operation) override;
   void wait_for_all(const Operation& operation) override { agree(operation); }
+  void separate_buffers() override;
 
 private:
   const std::shared_ptr<GlooGroup> group_;
-  const std::shared_ptr<GlooGroup> buffers_;
+  const MakeGroup make_group_;
+  std::uint64_t groups_ = 0;
+  std::mutex mutex_;
+  bool aborted_ = false;
+  std::vector<std::shared_ptr<GlooGroup>> buffers_;  // the last one is for new buffers
 };
 
 }  // namespace troupe

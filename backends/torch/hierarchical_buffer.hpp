@@ -31,8 +31,8 @@ void between_hosts(ShmGroup& local, Call&& call) {
   }
 }
 
-/// Buffers of a leader in the order in which they were started. All leaders hand them to Gloo in this order, whenever
-/// their hosts are ready.
+/// Buffers of a leader that belong to one model, in the order in which they were started. All leaders hand them to Gloo
+/// in this order, whenever their hosts are ready.
 class LaunchOrder {
 public:
   void add(HierarchicalBuffer* buffer) { waiting_.push_back(buffer); }

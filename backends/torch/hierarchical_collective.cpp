@@ -129,6 +129,12 @@ void HierarchicalCollective::gather_flat(const at::Tensor& flat, const std::vect
   });
 }
 
+void HierarchicalCollective::separate_buffers() {
+  enter(true, Operation(Operation::Kind::begin_buffers));
+  order_ = std::make_shared<LaunchOrder>();
+  if (is_leader()) between_->change_group();
+}
+
 std::unique_ptr<ReduceBuffer> HierarchicalCollective::make_buffer(std::int64_t elements, at::ScalarType type) {
   enter(true, Operation(Operation::Kind::make_buffer, type, {elements}));
   return std::make_unique<HierarchicalBuffer>(local_, between_.get(), order_, elements, type);

@@ -34,6 +34,7 @@ protected:
   void broadcast_flat(const at::Tensor& flat, int root, const Operation& operation) override;
   void gather_flat(const at::Tensor& flat, const std::vector<at::Tensor>& all, const Operation& operation) override;
   void wait_for_all(const Operation& operation) override;
+  void separate_buffers() override;
 
 private:
   bool is_leader() const { return between_ != nullptr; }
@@ -47,7 +48,7 @@ private:
   const std::shared_ptr<GlooCollective> between_;
   const std::shared_ptr<ShmGroup::Region> stage_;
   std::shared_ptr<ShmGroup::Region> gathered_;  // pieces of all ranks of all hosts
-  const std::shared_ptr<LaunchOrder> order_;
+  std::shared_ptr<LaunchOrder> order_;
 };
 
 }  // namespace troupe

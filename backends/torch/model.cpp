@@ -91,8 +91,8 @@ detail::JoinScope::~JoinScope() {
 
 void detail::JoinScope::finish() {
   if (!reducer_) return;
-  while (reducer_->shadow_backward())
-    if (options_.step) options_.step();
+  for (auto step = reducer_->shadow_backward(); step != Reducer::Shadow::over; step = reducer_->shadow_backward())
+    if (options_.step && step == Reducer::Shadow::averaged) options_.step();
   broadcast_parameters(*module_, reducer_->collective(), reducer_->last_active_rank());
   broadcast_all_buffers(*module_, reducer_->collective(), reducer_->last_active_rank());
 }

@@ -12,8 +12,8 @@
 namespace troupe {
 namespace {
 
-constexpr const char* kind_names[] = {"barrier",    "all_reduce",     "broadcast",
-                                      "all_gather", "reduce_scatter", "a gradient bucket"};
+constexpr const char* kind_names[] = {"barrier",        "all_reduce",        "broadcast",      "all_gather",
+                                      "reduce_scatter", "a gradient bucket", "prepare_model()"};
 constexpr const char* reduce_names[] = {"sum", "mean", "min", "max"};
 /// Sizes that have a word of their own; the last word holds the product of all others.
 constexpr std::size_t own_sizes = 6;
@@ -32,7 +32,7 @@ std::string Operation::describe(const Words& words) {
   const auto byte = [&](int at) { return static_cast<std::size_t>(words[0] >> at & 0xff); };
   const auto kind = static_cast<Kind>(byte(0));
   std::string text = kind_names[byte(0)];
-  if (kind == Kind::barrier) return text;
+  if (kind == Kind::barrier || kind == Kind::begin_buffers) return text;
   if (kind == Kind::all_reduce) text += fmt::format("({})", reduce_names[byte(8)]);
   if (kind == Kind::broadcast) text += fmt::format("(root {})", words[0] >> 32);
   const auto dims = byte(24);

@@ -17,7 +17,7 @@ class Operation {
 public:
   /// One cache line.
   using Words = std::array<std::int64_t, 8>;
-  enum class Kind { barrier, all_reduce, broadcast, all_gather, reduce_scatter, make_buffer };
+  enum class Kind { barrier, all_reduce, broadcast, all_gather, reduce_scatter, make_buffer, begin_buffers };
 
   explicit Operation(Kind kind) : Operation(kind, at::ScalarType::Undefined, {}) {}
   Operation(Kind kind, at::ScalarType type, at::IntArrayRef sizes,

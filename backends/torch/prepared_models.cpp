@@ -97,8 +97,19 @@ std::string describe_model(const Module& module, const PrepareModelOptions& opti
     if (tensor.layout() == at::kStrided && !tensor.is_contiguous()) text << " with strides " << tensor.strides();
     text << "\n";
   };
-  for (const auto& item : module.named_parameters())
-    line(item.key(), item.value(), item.value().requires_grad() ? "parameter" : "frozen parameter");
+  const auto sparse = sparse_parameters(module);
+  std::map<const c10::TensorImpl*, std::string> first_names;
+  for (const auto& item : module.named_parameters()) {
+    const auto* tensor = item.value().unsafeGetTensorImpl();
+    // What is averaged apart from the others, and what is averaged once under several names.
+    if (const auto [first, is_new] = first_names.emplace(tensor, item.key()); !is_new)
+      text << "parameter " << item.key() << " is the same as " << first->second << "\n";
+    else
+      line(item.key(), item.value(),
+           !item.value().requires_grad() ? "frozen parameter"
+           : sparse.contains(tensor)     ? "sparse parameter"
+                                         : "parameter");
+  }
   for (const auto& item : module.named_buffers()) line(item.key(), item.value(), "buffer");
   text << fmt::format(
       "options: find_unused_parameters {}, bucket_bytes {}, broadcast_buffers {}, check_gradients {}, comm_hook {}, "

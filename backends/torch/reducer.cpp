@@ -17,6 +17,7 @@
 
 #include "backends/torch/comm_hook.hpp"
 #include "backends/torch/sparse_reduce.hpp"
+#include "backends/torch/torch_compat.hpp"
 #include "backends/torch/waiting.hpp"
 
 namespace troupe {
@@ -69,16 +70,25 @@ struct Reducer::Hooks {
   std::vector<std::pair<Accumulator, std::uintptr_t>> entries;
 };
 
-/// Lives as long as a backward() may still come to its end. One that fails on its way never calls back, but drops this.
-struct Reducer::Pending {
-  explicit Pending(std::shared_ptr<Reducer> owner) : reducer(std::move(owner)) {}
-  ~Pending() {
-    std::lock_guard lock(reducer->mutex_);
-    if (std::exchange(reducer->in_backward_, false)) reducer->broken_ = true;
+/// One backward() of this rank, with all models that it reaches: ranks come to these in different orders, so none may
+/// wait for a model of the others before it has given them what it has of every model. Lives as long as the backward()
+/// may still come to its end: one that fails on its way never calls back, but drops this.
+struct Reducer::Pass {
+  Pass(int backward, const Collective* group) : task(backward), collective(group) {}
+  ~Pass() {
+    for (const auto& reducer : reducers) {
+      std::lock_guard lock(reducer->mutex_);
+      if (std::exchange(reducer->in_backward_, false)) reducer->broken_ = true;
+    }
   }
-  Pending(const Pending&) = delete;
-  Pending& operator=(const Pending&) = delete;
-  std::shared_ptr<Reducer> reducer;
+  Pass(const Pass&) = delete;
+  Pass& operator=(const Pass&) = delete;
+  void finish();
+
+  const int task;
+  const Collective* const collective;
+  std::vector<std::shared_ptr<Reducer>> reducers;
+  bool ending = false;
 };
 
 Reducer::Reducer(std::shared_ptr<Collective> collective, std::vector<NamedParameter> parameters,
@@ -106,6 +116,7 @@ Reducer::~Reducer() {
 
 /// Gradients become ready from the last layer to the first, and so are the buckets filled.
 void Reducer::make_buckets() {
+  number_ = collective_->begin_buffers();
   std::size_t bytes = 0;
   for (std::size_t i = parameters_.size(); i-- > 0;) {
     const auto& value = parameters_[i].value;
@@ -183,9 +194,7 @@ void Reducer::gradient_ready(std::size_t parameter) {
   if (!in_backward_) {
     begin_backward(true);
     in_backward_ = true;
-    // Runs at the end of this backward(), which throws what it throws.
-    autograd::Engine::get_default_engine().queue_callback(
-        [pending = std::make_shared<Pending>(shared_from_this())] { pending->reducer->finish_backward(); });
+    join_pass();
   }
   if (std::exchange(states_[parameter], ready) != 0)
     throw Error(ErrorCode::invalid_state,
@@ -196,6 +205,20 @@ void Reducer::gradient_ready(std::size_t parameter) {
   if (bucket_of_[parameter] == no_bucket) return;
   buckets_[bucket_of_[parameter]]->missing -= 1;
   start_ready_buckets();
+}
+
+void Reducer::join_pass() {
+  // A backward() computes the gradients of a device on one thread.
+  thread_local std::weak_ptr<Pass> current;
+  const int task = torch_compat::current_backward();
+  auto pass = current.lock();
+  if (!pass || pass->ending || pass->task != task || pass->collective != collective_.get()) {
+    pass = std::make_shared<Pass>(task, collective_.get());
+    // Runs at the end of this backward(), which throws what it throws.
+    autograd::Engine::get_default_engine().queue_callback([pass] { pass->finish(); });
+    current = pass;
+  }
+  pass->reducers.push_back(shared_from_this());
 }
 
 /// Gives a gradient to its bucket, where it lives from the end of this backward() on.
@@ -230,27 +253,48 @@ void Reducer::start_ready_buckets() {
   for (std::size_t i = 0; i < started; ++i) buckets_[i]->buffer->poke();
 }
 
-void Reducer::finish_backward() {
-  std::lock_guard lock(mutex_);
-  check_frozen();
-  put_missing();
-  finish_buckets();
-  in_backward_ = false;
+void Reducer::start_all_buckets() {
+  at::NoGradGuard no_grad;
+  for (auto& bucket : buckets_) bucket->missing = 0;
+  start_ready_buckets();
+}
+
+/// What is wrong with this rank's own gradients is said before it waits for others.
+void Reducer::Pass::finish() {
+  ending = true;
+  std::sort(reducers.begin(), reducers.end(),
+            [](const auto& left, const auto& right) { return left->number_ < right->number_; });
+  std::vector<std::unique_lock<std::mutex>> locks;
+  for (const auto& reducer : reducers) {
+    locks.emplace_back(reducer->mutex_);
+    reducer->check_frozen();
+    reducer->put_missing(reducer->options_.find_unused_parameters);
+    reducer->start_all_buckets();
+  }
+  average(reducers);
+  std::vector<std::string> nonfinite;
+  for (const auto& reducer : reducers) {
+    reducer->in_backward_ = false;
+    nonfinite.insert(nonfinite.end(), reducer->nonfinite_.begin(), reducer->nonfinite_.end());
+  }
+  if (!nonfinite.empty()) throw_nonfinite(nonfinite);
 }
 
 /// Parameters without a gradient in this backward() count as zero, if that is allowed.
-void Reducer::put_missing() {
+void Reducer::put_missing(bool allowed) {
   std::vector<std::size_t> missing;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (states_[i] & ready) continue;
+    auto& gradient = parameters_[i].value.mutable_grad();
     if (!parameters_[i].value.requires_grad()) {
       // Frozen since prepare_model(): its gradient of old is none of ours any more.
-      auto& gradient = parameters_[i].value.mutable_grad();
       if (gradient.defined() && slots_[i].defined() && gradient.is_alias_of(slots_[i])) gradient = gradient.clone();
       if (slots_[i].defined()) slots_[i].zero_();
-    } else if (!options_.find_unused_parameters) {
+    } else if (!allowed) {
       missing.push_back(i);
     } else {
+      // One of an earlier backward(), accumulated on this rank alone perhaps, is averaged all the same.
+      if (gradient.defined()) states_[i] |= ready;
       put(i);
     }
   }
@@ -258,13 +302,20 @@ void Reducer::put_missing() {
 }
 
 /// Everything after the last gradient: the same operations in the same order on every rank.
-void Reducer::finish_buckets() {
+void Reducer::average(const std::vector<std::shared_ptr<Reducer>>& reducers) {
   at::NoGradGuard no_grad;
-  for (auto& bucket : buckets_) bucket->missing = 0;
-  start_ready_buckets();
   const Waiting waiting(in_gradients);
+  for (const auto& reducer : reducers) reducer->exchange_states();
   // First what others wait for, then what they do.
+  for (const auto& reducer : reducers) reducer->contribute();
+  for (const auto& reducer : reducers) reducer->finish_buckets();
+}
+
+void Reducer::contribute() {
   for (auto& bucket : buckets_) bucket->buffer->contribute();
+}
+
+void Reducer::finish_buckets() {
   for (auto& bucket : buckets_) bucket->buffer->finish();
   std::vector<at::Tensor*> sparse_gradients;
   std::vector<at::Tensor> sparse_parameters;
@@ -277,43 +328,78 @@ void Reducer::finish_buckets() {
                 1.0 / (divide_by_initial_world_size_ ? collective_->size() : active_ranks_));
   buffers_.run(*collective_, root_);
   if (options_.replicas) options_.replicas->exchange(*collective_);
-  if (options_.find_unused_parameters || options_.check_gradients) exchange_states();
 }
 
 /// What other ranks saw: gradients that only they have, and those that are not finite.
 void Reducer::exchange_states() {
-  auto mine = at::empty({static_cast<std::int64_t>(states_.size())}, at::kByte);
-  std::memcpy(mine.data_ptr(), states_.data(), states_.size());
-  const auto states = collective_->all_gather_values(mine);
-  std::uint8_t seen = 0;
+  nonfinite_.clear();
+  if (!options_.find_unused_parameters && !options_.check_gradients) return;
+  const auto states = gather_states();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     std::uint8_t anywhere = 0;
-    for (const auto& one : states) anywhere |= one.data_ptr<std::uint8_t>()[i];
-    seen |= anywhere;
+    for (std::size_t rank = 0; rank < states.size(); ++rank) {
+      const auto state = states[rank].data_ptr<std::uint8_t>()[i];
+      anywhere |= state;
+      if (state & nonfinite) nonfinite_.push_back(fmt::format("{} on rank {}", parameters_[i].name, rank));
+    }
     // A parameter that no rank used keeps no gradient, so that weight decay leaves it alone; one that others used gets
     // theirs.
     if (!(states_[i] & ready) && (anywhere & ready) && slots_[i].defined() && parameters_[i].value.requires_grad())
       parameters_[i].value.mutable_grad() = slots_[i];
   }
-  if (seen & nonfinite) {
-    in_backward_ = false;
-    throw_nonfinite(states);
-  }
 }
 
-bool Reducer::shadow_backward() {
+/// Of every rank. It comes before any wait for a bucket, so that ranks which trained other models are told, where they
+/// would wait for each other's.
+std::vector<at::Tensor> Reducer::gather_states() {
+  const auto count = static_cast<std::int64_t>(states_.size());
+  auto mine = at::empty({count + 1}, at::kByte);
+  auto* bytes = mine.data_ptr<std::uint8_t>();
+  std::copy(states_.begin(), states_.end(), bytes);
+  bytes[count] = static_cast<std::uint8_t>(number_);
+  std::vector<at::Tensor> all;
+  std::string differs;
+  try {
+    all = collective_->all_gather_values(mine);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::invalid_argument) throw;
+    differs = error.what();
+  }
+  for (std::size_t rank = 0; rank < all.size() && differs.empty(); ++rank)
+    if (all[rank].data_ptr<std::uint8_t>()[count] != bytes[count])
+      differs = fmt::format("rank {} trains another", rank);
+  if (differs.empty()) return all;
+  throw Error(ErrorCode::invalid_state,
+              fmt::format("backward() reached other prepared models on this rank than elsewhere ({}). With "
+                          "find_unused_parameters, too, each loss must use a parameter at least of every model that it "
+                          "uses on any rank: add (output * 0).sum() of a model that a batch has nothing for",
+                          differs),
+              collective_->rank());
+}
+
+Reducer::Shadow Reducer::shadow_backward() {
   std::lock_guard lock(mutex_);
   begin_backward(false);
-  if (active_ranks_ == 0) return false;
+  if (active_ranks_ == 0) return Shadow::over;
   at::NoGradGuard no_grad;
-  for (auto& bucket : buckets_) bucket->buffer->tensor().zero_();
-  for (auto& parameter : parameters_)
-    if (parameter.sparse) parameter.value.mutable_grad() = at::Tensor();
-  finish_buckets();
+  // This rank has none: those of its own last step would be taken for the others'.
+  drop_gradients();
+  put_missing(true);
+  start_all_buckets();
+  average({shared_from_this()});
+  if (!nonfinite_.empty()) {
+    drop_gradients();
+    return Shadow::left_out;
+  }
   if (!options_.find_unused_parameters)
     for (std::size_t i = 0; i < parameters_.size(); ++i)
       if (slots_[i].defined() && parameters_[i].value.requires_grad()) parameters_[i].value.mutable_grad() = slots_[i];
-  return true;
+  return Shadow::averaged;
+}
+
+void Reducer::drop_gradients() {
+  for (auto& [name, value, sparse] : parameters_)
+    if (value.requires_grad()) value.mutable_grad() = at::Tensor();
 }
 
 /// Gradients of parameters that were unfrozen since prepare_model() would differ between the ranks, for good.
@@ -341,12 +427,7 @@ void Reducer::throw_unused(const std::vector<std::size_t>& missing) const {
               collective_->rank());
 }
 
-void Reducer::throw_nonfinite(const std::vector<at::Tensor>& states) const {
-  std::vector<std::string> places;
-  for (std::size_t rank = 0; rank < states.size(); ++rank)
-    for (std::size_t i = 0; i < parameters_.size(); ++i)
-      if (states[rank].data_ptr<std::uint8_t>()[i] & nonfinite)
-        places.push_back(fmt::format("{} on rank {}", parameters_[i].name, rank));
+void Reducer::throw_nonfinite(const std::vector<std::string>& places) {
   throw Error(ErrorCode::invalid_state,
               fmt::format("gradients are infinite or not a number: {}. A learning rate that is too high or a bad batch "
                           "does that; zero the gradients on every worker before going on",

@@ -54,9 +54,14 @@ public:
   /// Between the two, every backward() begins with a count of the ranks that still have data.
   void begin_join(bool divide_by_initial_world_size);
   void end_join() { joining_ = false; }
-  /// Takes part in one backward() of the others, with zeros, and puts the average into the gradients. False: there is
-  /// none any more, no rank has data.
-  bool shadow_backward();
+  /// What became of a backward() that a rank without data took part in.
+  enum class Shadow {
+    averaged,  ///< the gradients are the average of the others'
+    left_out,  ///< check_gradients found some that are not finite: nobody takes a step
+    over,      ///< there was none any more, no rank has data
+  };
+  /// Takes part in one backward() of the others, with zeros.
+  Shadow shadow_backward();
   /// A rank that made the last step of a join.
   int last_active_rank() const { return root_; }
 
@@ -66,21 +71,27 @@ public:
 private:
   struct Bucket;
   struct Hooks;
-  struct Pending;
+  struct Pass;
   void make_buckets();
   void begin_backward(bool has_data);
   void gradient_ready(std::size_t parameter);
+  void join_pass();
   void put(std::size_t parameter);
-  void put_missing();
+  void put_missing(bool allowed);
   void start_ready_buckets();
-  void finish_backward();
-  void finish_buckets();
+  void start_all_buckets();
+  static void average(const std::vector<std::shared_ptr<Reducer>>& reducers);
   void exchange_states();
+  std::vector<at::Tensor> gather_states();
+  void contribute();
+  void finish_buckets();
+  void drop_gradients();
   void check_frozen() const;
   [[noreturn]] void throw_unused(const std::vector<std::size_t>& missing) const;
-  [[noreturn]] void throw_nonfinite(const std::vector<at::Tensor>& states) const;
+  [[noreturn]] static void throw_nonfinite(const std::vector<std::string>& places);
 
   std::shared_ptr<Collective> collective_;
+  std::uint64_t number_ = 0;  // counts up in the order of preparation, alike on all ranks
   std::vector<NamedParameter> parameters_;
   const std::vector<NamedParameter> frozen_;
   FlatBroadcast buffers_;
@@ -100,7 +111,8 @@ private:
   std::mutex mutex_;
   bool in_backward_ = false;
   bool broken_ = false;
-  std::vector<std::uint8_t> states_;  // of the gradients, see State
+  std::vector<std::uint8_t> states_;    // of the gradients, see State
+  std::vector<std::string> nonfinite_;  // gradients of all ranks
   std::size_t next_bucket_ = 0;
 };
 

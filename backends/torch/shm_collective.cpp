@@ -56,6 +56,7 @@ void ShmCollective::gather_flat(const at::Tensor& flat, const std::vector<at::Te
 }
 
 std::unique_ptr<ReduceBuffer> ShmCollective::make_buffer(std::int64_t elements, at::ScalarType type) {
+  wait_for_all(Operation(Operation::Kind::make_buffer, type, {elements}));
   return std::make_unique<ShmBuffer>(group_, elements, type);
 }
 

@@ -3,8 +3,15 @@
 #include "backends/torch/torch_compat.hpp"
 
 #include <ATen/autocast_mode.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 namespace troupe::torch_compat {
+
+#if TROUPE_TORCH_VERSION >= 200
+int current_backward() { return ::torch::autograd::get_current_graph_task_id(); }
+#else
+int current_backward() { return 0; }
+#endif
 
 #if TROUPE_TORCH_VERSION >= 204
 AutocastState get_autocast(c10::DeviceType device) {

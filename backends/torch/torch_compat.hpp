@@ -34,6 +34,8 @@
 namespace troupe::torch_compat {
 
 inline constexpr bool gloo_sums_bfloat16 = TROUPE_TORCH_VERSION >= 206;
+/// Before, each connection had a listening socket of its own, which was closed once it was there.
+inline constexpr bool gloo_keeps_listening = TROUPE_TORCH_VERSION >= 200;
 inline constexpr bool has_half_on_cpu = TROUPE_TORCH_VERSION >= 200;
 
 /// Autocast of the calling thread.
@@ -46,6 +48,9 @@ void enter_autocast(c10::DeviceType device, AutocastState state);
 /// The end of what enter_autocast() began; the outermost one forgets all casts.
 void leave_autocast(c10::DeviceType device, AutocastState previous);
 void clear_autocast_cache();
+
+/// Which backward() the calling thread computes gradients for; 0 where libtorch does not tell.
+int current_backward();
 
 /// Multiplies tensors of one device and type in place; true if one holds what is not finite.
 bool scale_and_check(const std::vector<at::Tensor>& tensors, double factor);

@@ -156,7 +156,10 @@ std::shared_ptr<Collective> TorchGroup::make_collective() {
   if (device_.is_cuda()) return form_nccl();
   const auto hosts = find_hosts();
   if (!config_.shared_memory || hosts.size() == everybody_.size())
-    return std::make_shared<GlooCollective>(gloo_, make_gloo(config_, context_, "buffers", rank(), everybody_));
+    return std::make_shared<GlooCollective>(
+        gloo_, [config = config_, context = context_, all = everybody_](auto number) {
+          return make_gloo(config, context, fmt::format("buffers/{}", number), context.world_rank, all);
+        });
   std::size_t my_host = 0;
   while (std::find(hosts[my_host].begin(), hosts[my_host].end(), rank()) == hosts[my_host].end()) ++my_host;
   const auto& members = hosts[my_host];
@@ -172,10 +175,12 @@ std::shared_ptr<Collective> TorchGroup::make_collective() {
   if (rank() == members.front()) {
     std::vector<int> leaders;
     for (const auto& host : hosts) leaders.push_back(host.front());
-    const auto group = [&](const char* name) {
-      return make_gloo(config_, context_, name, static_cast<int>(my_host), leaders);
+    const auto group = [config = config_, context = context_, member = static_cast<int>(my_host),
+                        leaders](const std::string& name) {
+      return make_gloo(config, context, "leaders/" + name, member, leaders);
     };
-    between = std::make_shared<GlooCollective>(group("leaders/operations"), group("leaders/buffers"));
+    between = std::make_shared<GlooCollective>(
+        group("operations"), [group](auto number) { return group(fmt::format("buffers/{}", number)); });
   }
   return std::make_shared<HierarchicalCollective>(rank(), hosts, std::move(local), std::move(between));
 }

@@ -65,15 +65,21 @@ inline double largest_difference(const Values& a, const Values& b) {
   return largest;
 }
 
-/// Runs a function on `workers` ranks that share memory, or talk over Gloo.
+/// Runs a function on `workers` ranks.
+template <class Function>
+std::vector<Json> run_on(int workers, const TorchConfig& backend, Function&& function, Json config = Json::object(),
+                         Placement placement = Placement::process) {
+  TestTrainer trainer(
+      {.backend = backend, .num_workers = workers, .resources_per_worker = {{"CPU", 1}}, .placement = placement});
+  return trainer->run(std::forward<Function>(function), {.config = std::move(config)});
+}
+
+/// On ranks that share memory, or talk over Gloo.
 template <class Function>
 std::vector<Json> run_on(int workers, bool shared_memory, Function&& function, Json config = Json::object(),
                          Placement placement = Placement::process) {
-  TestTrainer trainer({.backend = TorchConfig{.timeout_s = 30, .shared_memory = shared_memory},
-                       .num_workers = workers,
-                       .resources_per_worker = {{"CPU", 1}},
-                       .placement = placement});
-  return trainer->run(std::forward<Function>(function), {.config = std::move(config)});
+  return run_on(workers, TorchConfig{.timeout_s = 30, .shared_memory = shared_memory}, std::forward<Function>(function),
+                std::move(config), placement);
 }
 
 }  // namespace troupe::test
