@@ -3,7 +3,6 @@
 
 #include <arpa/inet.h>
 #include <dirent.h>
-#include <ifaddrs.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -16,6 +15,7 @@
 #include <exception>
 #include <mutex>
 #include <set>
+#include <sstream>
 #include <thread>
 #include <utility>
 
@@ -90,54 +90,41 @@ void for_each_tcp_socket(Visit&& visit) {
   ::closedir(folder);
 }
 
-/// As text; empty for other families.
-std::string address_of(const sockaddr* address) {
+/// Address and port as text; empty for other families.
+std::string endpoint_of(const sockaddr_storage& address) {
   char text[INET6_ADDRSTRLEN] = "";
-  if (address && address->sa_family == AF_INET)
-    ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, text, sizeof text);
-  if (address && address->sa_family == AF_INET6)
-    ::inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr, text, sizeof text);
-  return text;
+  in_port_t port = 0;
+  if (address.ss_family == AF_INET) {
+    const auto& four = reinterpret_cast<const sockaddr_in&>(address);
+    ::inet_ntop(AF_INET, &four.sin_addr, text, sizeof text);
+    port = four.sin_port;
+  } else if (address.ss_family == AF_INET6) {
+    const auto& six = reinterpret_cast<const sockaddr_in6&>(address);
+    ::inet_ntop(AF_INET6, &six.sin6_addr, text, sizeof text);
+    port = six.sin6_port;
+  }
+  return *text ? fmt::format("{} {}", text, ntohs(port)) : std::string();
 }
 
-std::string own_address_of(int socket) {
+/// `get`: getsockname for this end, getpeername for the other one.
+std::string endpoint_of(int socket, decltype(&::getsockname) get) {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
-  ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &length);
-  return address_of(reinterpret_cast<const sockaddr*>(&address));
+  return get(socket, reinterpret_cast<sockaddr*>(&address), &length) == 0 ? endpoint_of(address) : std::string();
 }
 
-using Addresses = std::set<std::string>;
-
-/// Of the interface that Gloo was given the name or an address of: what it connects from may be any of them. None if
-/// it is not known.
-Addresses addresses_on(const std::string& interface) {
-  Addresses found;
-  ifaddrs* all = nullptr;
-  if (::getifaddrs(&all) != 0) return found;
-  std::string name = interface;
-  for (const auto* one = all; one; one = one->ifa_next)
-    if (address_of(one->ifa_addr) == interface) name = one->ifa_name;
-  for (const auto* one = all; one; one = one->ifa_next)
-    if (one->ifa_name == name && !address_of(one->ifa_addr).empty()) found.insert(address_of(one->ifa_addr));
-  ::freeifaddrs(all);
-  return found;
-}
+using Endpoints = std::set<std::string>;
 
 using Inodes = std::set<unsigned long>;
 
-/// Those that belong to one of the addresses; without any, all.
-Inodes tcp_sockets(const Addresses& on = {}) {
+Inodes tcp_sockets() {
   Inodes inodes;
-  for_each_tcp_socket([&](int fd, unsigned long inode, bool) {
-    if (on.empty() || on.contains(own_address_of(fd))) inodes.insert(inode);
-  });
+  for_each_tcp_socket([&](int, unsigned long inode, bool) { inodes.insert(inode); });
   return inodes;
 }
 
-/// Ranks that are threads share their descriptors, so groups of one process are made one after the other: what opens
-/// on Gloo's interface during a group's turn is its own. All ranks of a group share its turn, which the first one
-/// begins.
+/// Ranks that are threads share their descriptors, so groups of one process are made one after the other: what begins
+/// to listen during a group's turn is its own. All ranks of a group share its turn, which the first one begins.
 class Turn {
 public:
   explicit Turn(const std::string& group) {
@@ -154,12 +141,28 @@ public:
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
 
-  static Inodes opened(const Addresses& on) {
+  /// Where this process waits for connections since the turn began.
+  static Endpoints listeners() {
     std::lock_guard lock(mutex);
-    Inodes inodes;
-    for (auto inode : tcp_sockets(on))
-      if (!before.contains(inode)) inodes.insert(inode);
-    return inodes;
+    Endpoints found;
+    for_each_tcp_socket([&](int fd, unsigned long inode, bool listening) {
+      if (listening && !before.contains(inode)) found.insert(endpoint_of(fd, ::getsockname));
+    });
+    return found;
+  }
+  /// Connections to or from one of these since the turn began; other threads of the program may open some, too.
+  static Inodes connections(const Endpoints& listeners) {
+    std::lock_guard lock(mutex);
+    Inodes found;
+    for_each_tcp_socket([&](int fd, unsigned long inode, bool listening) {
+      if (listening || before.contains(inode)) return;
+      const auto other_end = endpoint_of(fd, ::getpeername);
+      if (torch_compat::gloo_keeps_listening
+              ? listeners.contains(other_end) || listeners.contains(endpoint_of(fd, ::getsockname))
+              : !other_end.empty())
+        found.insert(inode);
+    });
+    return found;
   }
 
 private:
@@ -239,13 +242,26 @@ void GlooGroup::form() {
   auto group = make(c10::make_intrusive<StoreAdapter>(store_, options_.prefix + "/", options_.timeout));
   // The sockets of all: they are aborted together anyway.
   if (!options_.own_process) meet(*store_, options_.prefix + "/formed", world_rank(), members(), options_.timeout);
+  const auto listeners = gather_listeners();
   std::lock_guard lock(making_->mutex);
-  making_->sockets = Turn::opened(addresses_on(options_.interface));
+  making_->sockets = Turn::connections(listeners);
   if (making_->aborted) {
     shut_down(making_->sockets);
     throw GroupLost(lost);
   }
   group_ = std::move(group);
+}
+
+/// Every connection of the group has one of these at one of its ends.
+std::set<std::string> GlooGroup::gather_listeners() {
+  const auto key_of = [&](int member) { return fmt::format("{}/listeners of {}", options_.prefix, member); };
+  store_->set(key_of(world_rank()), fmt::format("{}", fmt::join(Turn::listeners(), "\n")));
+  Endpoints all;
+  for (int member : members()) {
+    std::istringstream lines(store_->get(key_of(member), options_.timeout));
+    for (std::string line; std::getline(lines, line);) all.insert(line);
+  }
+  return all;
 }
 
 /// On a thread of its own, since nothing can end Gloo's wait for a peer that died while it connected; an abort leaves

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,7 @@ public:
 private:
   struct Making;
   void form();
+  std::set<std::string> gather_listeners();
   c10::intrusive_ptr<c10d::ProcessGroup> make(const c10::intrusive_ptr<c10d::Store>& store);
 
   const GlooGroupOptions options_;

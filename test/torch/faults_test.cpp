@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that die or throw in the middle of collectives, on every transport.
+#include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <torch/torch.h>
@@ -205,7 +206,7 @@ DOCTEST_TEST_CASE("a plain c10d loop whose peer is killed runs again, though c10
 }
 
 DOCTEST_TEST_CASE("a c10d operation that takes too long is an error of the function, not a lost worker") {
-  TestTrainer trainer({.backend = troupe::TorchConfig{.timeout_s = 1}, .num_workers = 2});
+  TestTrainer trainer({.backend = troupe::TorchConfig{.timeout_s = 5}, .num_workers = 2});
   const auto error = error_of([&] {
     trainer->run(
         [](const troupe::Config& config) {
@@ -229,32 +230,48 @@ DOCTEST_TEST_CASE("a c10d operation that takes too long is an error of the funct
   DOCTEST_CHECK(error.says("imed out"));
 }
 
+#if TORCH_VERSION_MAJOR >= 2  // older Gloo leaves nothing to tell its connections by
 DOCTEST_TEST_CASE("sockets that another thread opens while Gloo forms are none of the group's") {
   TestTrainer trainer({.backend = troupe::TorchConfig{.timeout_s = 20}, .num_workers = 2});
   const auto results = trainer->run([]() -> Json {
     std::atomic<bool> formed{false};
     std::deque<int> open;
+    const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in here{};
+    here.sin_family = AF_INET;
+    here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof here;
+    ::bind(listener, reinterpret_cast<sockaddr*>(&here), length);
+    ::listen(listener, 8);
+    ::getsockname(listener, reinterpret_cast<sockaddr*>(&here), &length);
+    int connected = 0;
     std::thread other([&] {
       while (!formed) {
         open.push_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-        if (open.size() < 50) continue;
-        ::close(open.front());
-        open.pop_front();
+        if (::connect(open.back(), reinterpret_cast<const sockaddr*>(&here), length) == 0) ++connected;
+        open.push_back(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+        open.push_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        while (open.size() >= 60) {
+          ::close(open.front());
+          open.pop_front();
+        }
       }
     });
     train::torch::process_group();
     formed = true;
     other.join();
     for (int socket : open) ::close(socket);
+    ::close(listener);
     const bool lost = troupe::TorchGroup::current("test")->has_lost_peers();
     train::torch::barrier();  // nobody ends its connections before all have looked
-    return {{"opened", open.size()}, {"lost", lost}};
+    return {{"connected", connected}, {"lost", lost}};
   });
   for (const auto& result : results) {
-    DOCTEST_CHECK(result["opened"] > 0);
+    DOCTEST_CHECK(result["connected"] > 0);
     DOCTEST_CHECK(result["lost"] == false);
   }
 }
+#endif
 
 DOCTEST_TEST_CASE("a rank killed while the group forms or during backward frees the others") {
   for (const auto& transport : transports()) {
