@@ -338,6 +338,16 @@ DOCTEST_TEST_CASE("a c10d process group of the workers runs a plain c10d loop") 
   for (const auto& result : results) DOCTEST_CHECK(result == Json({2, 12.0}));
 }
 
+DOCTEST_TEST_CASE("one worker has a c10d process group of its own") {
+  TestTrainer trainer({.backend = "torch", .num_workers = 1});
+  DOCTEST_CHECK(trainer->run([]() -> Json {
+    auto group = train::torch::process_group();
+    std::vector<at::Tensor> tensors{torch::ones({4})};
+    group->allreduce(tensors)->wait();
+    return {group->getSize(), tensors[0].sum().item<double>()};
+  })[0] == Json({1, 4.0}));
+}
+
 DOCTEST_TEST_CASE("workers that share memory listen nowhere, and those with a process group on loopback only") {
   TestTrainer trainer({.backend = "torch", .num_workers = 2});
   const auto results = trainer->run([]() -> Json {

@@ -253,13 +253,13 @@ Values train_joined_alone(bool by_world_size) {
 }  // namespace
 
 DOCTEST_TEST_CASE("every synchronized backward gives all ranks the buffers of rank 0, unless that is off") {
-  for (bool shared_memory : {true, false}) {
-    DOCTEST_CAPTURE(shared_memory);
-    const auto apart = run_on(2, shared_memory, troupe::fn<buffers_after_a_step>, {{"on", false}});
+  for (const auto& transport : transports()) {
+    const std::string name = transport.name;
+    DOCTEST_CAPTURE(name);
+    const auto apart = run_on(3, transport.config, troupe::fn<buffers_after_a_step>, {{"on", false}});
     DOCTEST_CHECK(apart[0]["1.running_mean"] != apart[1]["1.running_mean"]);
-    const auto together = run_on(2, shared_memory, troupe::fn<buffers_after_a_step>, {{"on", true}});
-    DOCTEST_CHECK(together[0] == apart[0]);
-    DOCTEST_CHECK(together[1] == apart[0]);
+    const auto together = run_on(3, transport.config, troupe::fn<buffers_after_a_step>, {{"on", true}});
+    for (const auto& buffers : together) DOCTEST_CHECK(buffers == apart[0]);
     DOCTEST_CHECK(together[1]["1.num_batches_tracked"] == Json({1.0}));
   }
 }
@@ -270,11 +270,12 @@ DOCTEST_TEST_CASE("a graph that is kept for a second backward does not mind the 
 }
 
 DOCTEST_TEST_CASE("gradients of a sparse embedding stay sparse, and are the average on every rank") {
-  for (bool shared_memory : {true, false})
+  for (const auto& transport : transports())
     for (bool leave_out : {false, true}) {
-      DOCTEST_CAPTURE(shared_memory);
+      const std::string name = transport.name;
+      DOCTEST_CAPTURE(name);
       DOCTEST_CAPTURE(leave_out);
-      const auto results = run_on(3, shared_memory, troupe::fn<sparse_gradients>, {{"leave_out", leave_out}});
+      const auto results = run_on(3, transport.config, troupe::fn<sparse_gradients>, {{"leave_out", leave_out}});
       DOCTEST_CHECK(results[0] == results[1]);
       DOCTEST_CHECK(results[0] == results[2]);
       DOCTEST_CHECK(results[0]["sparse"] == true);
@@ -331,11 +332,12 @@ DOCTEST_TEST_CASE("a hook of the user's own averages the buckets, in the same or
 }
 
 DOCTEST_TEST_CASE("ranks that run out of data take part with zeros, and all end with the same parameters") {
-  for (bool shared_memory : {true, false})
+  for (const auto& transport : transports())
     for (bool by_world_size : {true, false}) {
-      DOCTEST_CAPTURE(shared_memory);
+      const std::string name = transport.name;
+      DOCTEST_CAPTURE(name);
       DOCTEST_CAPTURE(by_world_size);
-      const auto results = run_on(3, shared_memory, troupe::fn<train_joined>, {{"by_world_size", by_world_size}});
+      const auto results = run_on(3, transport.config, troupe::fn<train_joined>, {{"by_world_size", by_world_size}});
       DOCTEST_CHECK(results[0] == results[1]);
       DOCTEST_CHECK(results[0] == results[2]);
       DOCTEST_CHECK(largest_difference(results[0].get<Values>(), train_joined_alone(by_world_size)) < 1e-5);
@@ -364,8 +366,8 @@ DOCTEST_TEST_CASE("join without a step of its own brings parameters and buffers 
   DOCTEST_CHECK(results[0][2] == Json({5.0}));
 }
 
-DOCTEST_TEST_CASE("clip_grad_norm scales the averaged gradients to the norm, dense and sparse, alike on every rank") {
-  const auto results = run_on(2, true, []() -> Json {
+static void check_clipping(const troupe::TorchConfig& backend) {
+  const auto results = run_on(3, backend, []() -> Json {
     TwoParts model;
     fill(*model);
     model = train::torch::prepare_model(model);
@@ -377,7 +379,7 @@ DOCTEST_TEST_CASE("clip_grad_norm scales the averaged gradients to the norm, den
     const double largest = train::torch::clip_grad_norm(model, 1e9, {.norm_type = INFINITY});
     return {{"before", before}, {"after", after}, {"norm", norm}, {"again", again}, {"largest", largest}};
   });
-  DOCTEST_CHECK(results[0] == results[1]);
+  for (const auto& result : results) DOCTEST_CHECK(result == results[0]);
   const auto before = results[0]["before"].get<Values>();
   const auto after = results[0]["after"].get<Values>();
   double squares = 0;
@@ -390,6 +392,14 @@ DOCTEST_TEST_CASE("clip_grad_norm scales the averaged gradients to the norm, den
   DOCTEST_CHECK(std::abs(results[0]["again"].get<double>() - 0.5) < 1e-5);
   DOCTEST_CHECK(std::abs(results[0]["largest"].get<double>() - largest) < 1e-6);
   for (std::size_t i = 0; i < before.size(); ++i) DOCTEST_CHECK(std::abs(after[i] - before[i] * 0.5 / norm) < 1e-5);
+}
+
+DOCTEST_TEST_CASE("clip_grad_norm scales the averaged gradients to the norm, dense and sparse, alike on every rank") {
+  for (const auto& transport : transports()) {
+    const std::string name = transport.name;
+    DOCTEST_CAPTURE(name);
+    check_clipping(transport.config);
+  }
 }
 
 DOCTEST_TEST_CASE("a module under two names is averaged once, and clipped once") {

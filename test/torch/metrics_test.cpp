@@ -251,9 +251,26 @@ DOCTEST_TEST_CASE("numbers and weights count as tensors do, and reset begins ane
     auroc.reset();
     auroc.update(0, true);
     auroc.update(-1, false);
-    return {first, again, mean.compute(), share, accuracy.compute(), total, sum.compute(), auroc.compute()};
+    metrics::ConfusionMatrix matrix(2);
+    matrix.update(classes({0, 1}), classes({1, 1}));
+    matrix.reset();
+    matrix.update(classes({0}), classes({0}));
+    metrics::F1 f1(2);
+    f1.update(classes({0, 1}), classes({1, 0}));
+    f1.reset();
+    f1.update(classes({0, 1}), classes({0, 1}));
+    return {first,
+            again,
+            mean.compute(),
+            share,
+            accuracy.compute(),
+            total,
+            sum.compute(),
+            auroc.compute(),
+            matrix.compute().sum().item<double>(),
+            f1.compute()};
   });
-  DOCTEST_CHECK(results == Json({42 / 9.0, 42 / 9.0, 4.0, 0.6, 1.0, 6.5, 0.0, 1.0}));
+  DOCTEST_CHECK(results == Json({42 / 9.0, 42 / 9.0, 4.0, 0.6, 1.0, 6.5, 0.0, 1.0, 1.0, 1.0}));
 }
 
 DOCTEST_TEST_CASE("metrics of nothing are NaN on every worker, sums 0") {

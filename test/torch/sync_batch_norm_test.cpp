@@ -3,6 +3,7 @@
 #include <troupe/torch_nn.hpp>
 
 #include "test/torch/model_support.hpp"
+#include "test/torch/transports.hpp"
 
 namespace train = troupe::train;
 namespace nn = torch::nn;
@@ -92,14 +93,15 @@ Values train_with_everything(const Config&) {
 }  // namespace
 
 DOCTEST_TEST_CASE("SyncBatchNorm over ranks equals BatchNorm over the whole batch, also for unequal shares") {
-  for (bool shared_memory : {true, false})
+  for (const auto& transport : transports())
     for (bool image : {false, true}) {
       const auto expected = plain_norm(image);
       for (bool uneven : {false, true}) {
-        DOCTEST_CAPTURE(shared_memory);
+        const std::string carried_by = transport.name;
+        DOCTEST_CAPTURE(carried_by);
         DOCTEST_CAPTURE(image);
         DOCTEST_CAPTURE(uneven);
-        const auto results = run_on(3, shared_memory, troupe::fn<sync_norm>, {{"uneven", uneven}, {"image", image}});
+        const auto results = run_on(3, transport.config, troupe::fn<sync_norm>, {{"uneven", uneven}, {"image", image}});
         // Values lie around 100 and are normalized to around 1: 1e-4 is what float leaves of them.
         for (const char* name : {"output", "input", "eval"}) {
           DOCTEST_CAPTURE(name);
