@@ -16,10 +16,12 @@ void GroupMachine::kill(int rank, GroupActions& actions) {
   actions.push_back(KillWorker{rank, false});
 }
 
-/// The first failure of an incident is its reason; what comes after the permission to go on is another one.
+/// The first failure of an incident is its reason; what comes after the permission to go on is another one, and a
+/// change of size, which costs nothing, is no excuse for it.
 void GroupMachine::note_failure(Failure failure) {
   const bool is_another =
-      attempt_ == Attempt::regrouping && (permission_ == Permission::given || permission_ == Permission::not_needed);
+      (failure_ && failure_->kind == FailureKind::resized) ||
+      (attempt_ == Attempt::regrouping && (permission_ == Permission::given || permission_ == Permission::not_needed));
   if (!failure_ || is_another) failure_ = std::move(failure);
 }
 

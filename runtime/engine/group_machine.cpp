@@ -388,7 +388,7 @@ bool GroupMachine::did_not_join(int rank, RankEnd end, const std::optional<Failu
   if (end == RankEnd::stopped) {  // the function cannot be joined in place, but can run again
     if (slot(rank).member) return false;
     if (std::exchange(resizing_, false)) {  // it is disturbed only if somebody asked
-      failure_ = run_again();
+      note_failure(run_again());
       halt_running(now, actions);
       return true;
     }

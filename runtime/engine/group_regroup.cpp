@@ -160,12 +160,14 @@ void GroupMachine::fall_back(Time now, GroupActions& actions, const std::string&
   if (regrouping && permission_ == Permission::given && !why.empty())
     // What was lost is decided upon already; this is why it cannot be mended.
     failure_ = Failure{FailureKind::worker_lost, ErrorCode::group_lost, -1, why, {}};
-  else if (regrouping && !failure_)
+  else if (regrouping && !failure_ && permission_ == Permission::not_needed)
     failure_ = Failure{FailureKind::resized,
                        ErrorCode::group_lost,
                        -1,
                        "the workers could not go on in place: " + (why.empty() ? "one left its function" : why),
                        {}};
+  else if (regrouping && !suspicion_)  // somebody may be lost, which lost() has yet to tell
+    suspicion_ = group_failed(-1, why.empty() ? "a worker left its function while another one waited" : why);
   halt_running(now, actions);
   end_attempt_if_quiet(actions);
 }
@@ -343,7 +345,7 @@ void GroupMachine::take_in_newcomers(Time now, GroupActions& actions) {
   if (!can_regroup(-1)) {
     // A function that cannot go on in place is disturbed only if somebody asked.
     if (!std::exchange(resizing_, false)) return;
-    failure_ = run_again();
+    note_failure(run_again());
     halt_running(now, actions);
     return end_attempt_if_quiet(actions);
   }

@@ -61,6 +61,43 @@ DOCTEST_TEST_CASE("a worker that takes long to die is lost, not ended by us") {
   }
 }
 
+DOCTEST_TEST_CASE("a loss that is told after another rank has left its function is no change of size") {
+  for (const bool given_up : {false, true})
+    for (const auto end : {RankEnd::stopped, RankEnd::returned}) {
+      DOCTEST_CAPTURE(given_up);
+      Group group(true);
+      given_up ? group.machine.give_up(1, "silent", group.now) : group.machine.disconnected(1, group.now);
+      group.machine.done(0, end, std::nullopt, group.now);
+      group.stop(2);
+      const auto over = group.lose(1, "killed by SIGSEGV");
+      DOCTEST_REQUIRE(find<AttemptEnded>(over));
+      DOCTEST_REQUIRE(find<AttemptEnded>(over)->failure);
+      DOCTEST_CHECK(find<AttemptEnded>(over)->failure->kind == FailureKind::worker_lost);
+      DOCTEST_CHECK(find<AttemptEnded>(over)->failure->rank == 1);
+      DOCTEST_CHECK(find<AttemptEnded>(over)->failure->text == "killed by SIGSEGV");
+    }
+}
+
+DOCTEST_TEST_CASE("a rank that returns while another one has lost its group ends no attempt well") {
+  Group group(true);
+  group.hold(0);
+  group.machine.done(1, RankEnd::returned, std::nullopt, group.now);
+  group.stop(0);
+  const auto over = group.stop(2);
+  DOCTEST_REQUIRE(find<AttemptEnded>(over));
+  DOCTEST_REQUIRE(find<AttemptEnded>(over)->failure);
+  DOCTEST_CHECK(find<AttemptEnded>(over)->failure->kind == FailureKind::worker_lost);
+}
+
+DOCTEST_TEST_CASE("a loss while a change of size ends the attempt is a loss") {
+  Group group(false, {.world_size = 3, .min_workers = 1, .max_workers = 3});
+  group.machine.resize(2, group.now);
+  for (int rank : {0, 1}) group.stop(rank);
+  const auto over = group.lose(2);
+  DOCTEST_REQUIRE(find<AttemptEnded>(over));
+  DOCTEST_CHECK(find<AttemptEnded>(over)->failure->kind == FailureKind::worker_lost);
+}
+
 DOCTEST_TEST_CASE("a second loss after the permission to go on is an incident of its own") {
   Group group(true);
   group.lose_and_replace();
