@@ -57,7 +57,7 @@ RunActions RunMachine::attempt_ended(std::optional<Failure> failure, Time now) {
     // waits for that has heard enough, and shutdown() names the thread.
     const bool is_stuck = failure && failure->code == ErrorCode::deadline;
     if (is_stuck && stop_reason_ != StopReason::interrupted) return finish(RunStatus::failed, std::move(failure), "");
-    if (failure && stop_reason_ == StopReason::asked) {
+    if (failure && stop_reason_ == StopReason::asked && !is_granted(*failure)) {
       // It came before the stop. What would have ended the run does; what would have been tried again need not be.
       auto policy = policy_;
       if (auto decision = policy.decide(*failure, now, false); !decision.retry)
@@ -69,10 +69,7 @@ RunActions RunMachine::attempt_ended(std::optional<Failure> failure, Time now) {
   if (state_ == State::refused) return finish(RunStatus::failed, std::move(failure), refusal_);
   if (state_ != State::attempting) return {};
   if (!failure) return finish(RunStatus::succeeded, std::nullopt, "");
-  // What was granted and could not be done in place is done again from a checkpoint, at no further cost.
-  const bool is_granted = granted_ && (failure->kind == FailureKind::worker_lost ||
-                                       (failure->kind == granted_->kind && failure->text == granted_->text));
-  if (is_granted) {
+  if (is_granted(*failure)) {
     const bool is_same = failure->text == granted_->text;
     note({.time = now,
           .cause = FailureKind::resized,
@@ -84,6 +81,12 @@ RunActions RunMachine::attempt_ended(std::optional<Failure> failure, Time now) {
   const auto decision = decide(*failure, false, now);
   if (!decision.retry) return finish(RunStatus::failed, std::move(failure), decision.reason);
   return begin_at(now + decision.delay, now);
+}
+
+/// What was granted and could not be done in place is done again from a checkpoint, at no further cost.
+bool RunMachine::is_granted(const Failure& failure) const {
+  return granted_ && (failure.kind == FailureKind::worker_lost ||
+                      (failure.kind == granted_->kind && failure.text == granted_->text));
 }
 
 RunActions RunMachine::begin_at(Time time, Time now) {

@@ -83,6 +83,7 @@ public:
 private:
   enum class State { idle, attempting, waiting, refused, stopping, finished };
   RetryDecision decide(const Failure& failure, bool in_place, Time now);
+  bool is_granted(const Failure& failure) const;
   RunActions begin_at(Time time, Time now);
   RunActions finish(RunStatus status, std::optional<Failure> failure, std::string decision);
   RunActions finish_stopped();

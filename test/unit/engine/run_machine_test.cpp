@@ -181,6 +181,16 @@ DOCTEST_TEST_CASE("what was granted and could not be done in place costs nothing
       "cost");
 }
 
+DOCTEST_TEST_CASE("a stop after a granted damage asks for no second grant") {
+  RunMachine machine({.max_retries = 1});
+  machine.begin(Time{});
+  DOCTEST_CHECK(only<GoOn>(machine.damaged(lost, Time{})));
+  machine.stop(StopReason::asked);  // while the group falls back to a checkpoint
+  const auto end = machine.attempt_ended(lost, Time{});
+  DOCTEST_REQUIRE(only<FinishRun>(end));
+  DOCTEST_CHECK(only<FinishRun>(end)->outcome.status == RunStatus::stopped);
+}
+
 DOCTEST_TEST_CASE("a stop ends the pause before ranks go on in place") {
   RunMachine machine({.max_retries = 5});
   machine.begin(Time{});
