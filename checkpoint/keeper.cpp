@@ -201,8 +201,8 @@ std::vector<CheckpointKeeper::Over> CheckpointKeeper::give_up_parts(std::uint64_
   std::lock_guard lock(mutex_);
   if (generation != generation_) return {};
   auto& known = given_up_[rank];
-  const bool decided = known.up_to < next_number_;
-  known = decided ? saves : Saves{std::min(known.after, saves.after), std::max(known.up_to, saves.up_to)};
+  std::erase_if(known, [this](const Saves& decided) { return decided.up_to < next_number_; });
+  known.push_back(saves);
   return finish_in_order();
 }
 
@@ -227,8 +227,10 @@ std::vector<CheckpointKeeper::Over> CheckpointKeeper::finish_in_order() {
 /// A rank whose part that save needs, has not got, and does not get.
 std::optional<std::int32_t> CheckpointKeeper::missing_for_good(std::uint64_t number) const {
   const auto found = pending_.find(number);
-  for (const auto& [rank, saves] : given_up_) {
-    const bool waits = number <= saves.after || number > saves.up_to;
+  for (const auto& [rank, ranges] : given_up_) {
+    const bool waits = std::none_of(ranges.begin(), ranges.end(), [number](const Saves& saves) {
+      return number > saves.after && number <= saves.up_to;
+    });
     if (waits || (found != pending_.end() && found->second.contains(rank))) continue;
     // Of a save that nobody has told of yet, only the first rank's part is needed for sure.
     const auto parts = found == pending_.end() ? 1 : found->second.begin()->second.parts;

@@ -142,9 +142,9 @@ private:
   std::filesystem::path results_;  // its ranks' large results
   std::uint64_t first_id_ = 1;
   std::uint64_t next_number_ = 1;
-  std::map<std::uint64_t, Parts> pending_;  // by number
-  std::set<std::uint64_t> mixed_;           // numbers with parts of groups of two sizes
-  std::map<std::int32_t, Saves> given_up_;  // by rank
+  std::map<std::uint64_t, Parts> pending_;               // by number
+  std::set<std::uint64_t> mixed_;                        // numbers with parts of groups of two sizes
+  std::map<std::int32_t, std::vector<Saves>> given_up_;  // by rank
 
   mutable std::mutex storage_mutex_;
   std::vector<std::string> storage_errors_;

@@ -528,6 +528,22 @@ DOCTEST_TEST_CASE("of a rank that saves too late, only the saves that it has not
   DOCTEST_CHECK(keeper.latest() == Checkpoint{{"epoch", 3}});
 }
 
+DOCTEST_TEST_CASE("saves between two that are given up are awaited") {
+  TempFolder run;
+  CheckpointKeeper keeper({.directory = run.path()});
+  keeper.begin_attempt(1);
+  DOCTEST_CHECK(keeper.give_up_parts(1, 0, {1, 2}).empty());
+  DOCTEST_CHECK(keeper.give_up_parts(1, 0, {4, 5}).empty());
+  DOCTEST_CHECK(keeper.add(part(1, 1, {{"epoch", 1}})).size() == 2);
+  const auto third = keeper.add(part(1, 3, {{"epoch", 3}}));
+  DOCTEST_REQUIRE(third.size() == 1);
+  DOCTEST_CHECK(third[0].result.error == "");
+  const auto fourth = keeper.add(part(1, 4, {{"epoch", 4}}));
+  DOCTEST_REQUIRE(fourth.size() == 2);
+  DOCTEST_CHECK(fourth[0].result.error == "");
+  DOCTEST_CHECK_FALSE(fourth[1].result.error.empty());
+}
+
 DOCTEST_TEST_CASE("a save that fails on one rank leaves nothing of the others on disk") {
   TempFolder run;
   CheckpointKeeper keeper({.directory = run.path()});
