@@ -65,7 +65,10 @@ private:
 
   void tell(std::vector<detail::CheckpointKeeper::Over> decided) {
     for (auto& over : decided) {
-      if (over.result.source) compat::tell(self_, trainer_, local::Progress{over.result.generation, true});
+      if (over.result.source)
+        compat::tell(
+            self_, trainer_,
+            local::Progress{over.result.generation, detail::is_further(over.result.source.iteration, furthest_)});
       auto failure = failure_of(over.fatal, *journal_);
       if (!failure_) failure_ = failure;
       compat::tell(self_, group_, local::SaveOver{std::move(over.result), std::move(failure)});
@@ -77,6 +80,7 @@ private:
   WorkerGroupActor group_;
   std::shared_ptr<detail::CheckpointKeeper> keeper_;
   std::shared_ptr<detail::RunJournal> journal_;
+  std::int64_t furthest_ = 0;               // iteration that was committed
   std::optional<engine::Failure> failure_;  // the first: the function may have ended before it was known
 };
 

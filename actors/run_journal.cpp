@@ -50,6 +50,7 @@ Json to_json(const engine::Decision& made) {
             {"delay_ms", made.decision.delay.count()},
             {"reason", made.decision.reason},
             {"died_at_once", made.decision.died_at_once},
+            {"progressed", made.decision.progressed},
             {"in_place", made.in_place}};
   if (made.step) json["step"] = *made.step;
   return json;
@@ -63,14 +64,22 @@ engine::Decision decision_from(const Json& json) {
   made.rank = json.at("rank").get<int>();
   made.error = json.at("error").get<std::string>();
   made.round = json.at("round").get<std::int64_t>();
+  const bool at_once = json.value("died_at_once", false);
   made.decision = {json.at("restart").get<bool>(), milliseconds(json.at("delay_ms").get<std::int64_t>()),
-                   json.at("reason").get<std::string>(), json.value("died_at_once", false)};
+                   json.at("reason").get<std::string>(), at_once,
+                   json.value("progressed", !at_once)};  // older journals do not tell
   made.in_place = json.at("in_place").get<bool>();
   if (json.contains("step")) made.step = json.at("step").get<std::int64_t>();
   return made;
 }
 
 }  // namespace
+
+bool is_further(std::int64_t iteration, std::int64_t& furthest) {
+  const bool is_new = iteration <= 0 || iteration > furthest;
+  furthest = std::max(furthest, iteration);
+  return is_new;
+}
 
 RunJournal::RunJournal(const std::filesystem::path& directory, bool resume, Json about)
     : file_(std::in_place, (std::filesystem::create_directories(directory), directory / "journal")) {
@@ -87,17 +96,28 @@ RunJournal::RunJournal(const std::filesystem::path& directory, bool resume, Json
   about["pid"] = ::getpid();
   about["time_ms"] = unix_ms(system_clock::now());
   about["generation"] = std::uint64_t{epoch_} << 32U;
-  append(std::move(about), epoch_ > 1);
+  try {
+    file_->append(about, epoch_ > 1);
+  } catch (const Error& error) {
+    // The next program would take the same epoch, and each could take the other's messages for its own.
+    if (epoch_ > 1) throw;
+    report(error);
+  }
 }
 
 void RunJournal::read_history(const std::vector<Json>& records) {
+  std::int64_t furthest = 0;  // where a checkpoint was committed
   for (const auto& record : records) {
     const auto kind = record.value("record", std::string());
     try {
       if (kind == "attempt") history_.attempts = record.at("attempt").get<int>();
       if (kind == "decision") history_.decisions.push_back(decision_from(record));
-      if (kind == "commit") history_.before_progress = history_.decisions.size();
-      if (kind == "end") history_ = {};
+      if (kind == "commit" && is_further(record.at("round").get<std::int64_t>(), furthest))
+        history_.before_progress = history_.decisions.size();
+      if (kind == "end") {
+        history_ = {};
+        furthest = 0;
+      }
     } catch (const Json::exception& error) {
       log_warning("a record of the journal is passed over: {}", error.what());
     }
@@ -138,14 +158,18 @@ std::string RunJournal::why_lost() const {
 
 void RunJournal::append(Json record, bool durable) {
   std::lock_guard lock(mutex_);
-  if (!file_ || failed_) return;
+  if (!file_) return;
   try {
     file_->append(record, durable);
+    failed_ = false;
   } catch (const std::exception& error) {
-    // Training matters more; a program that is started again may count anew.
-    failed_ = true;
-    log_warning("nothing more is written to the journal of this run: {}", error.what());
+    report(error);
   }
+}
+
+/// Training matters more; a program that is started again may count less. The next record may find room again.
+void RunJournal::report(const std::exception& error) {
+  if (!std::exchange(failed_, true)) log_warning("a record of the run's journal is not written: {}", error.what());
 }
 
 }  // namespace troupe::detail

@@ -25,10 +25,15 @@ struct RunHistory {
   std::size_t before_progress = 0;  ///< so many of them came before the latest progress
 };
 
+/// Is a checkpoint that was committed in that iteration progress? One that repeats what an earlier attempt has done is
+/// not. 0: nobody knows where it was.
+bool is_further(std::int64_t iteration, std::int64_t& furthest);
+
 class RunJournal {
 public:
   /// Takes the run over: from now on the generations of earlier programs are old. `about` says what runs, for people.
-  /// Throws invalid_state when another program drives the run.
+  /// Throws invalid_state when another program drives the run, io when an earlier one did and that this one does now
+  /// cannot be written.
   RunJournal(const std::filesystem::path& directory, bool resume, Json about);
 
   /// Empty if the run is new, or was ended before: going on with it is a new beginning then.
@@ -50,13 +55,14 @@ public:
 
 private:
   void append(Json record, bool durable);
+  void report(const std::exception& error);
   void read_history(const std::vector<Json>& records);
 
   mutable std::mutex mutex_;
   std::optional<Journal> file_;
   std::uint32_t epoch_ = 1;
   RunHistory history_;
-  bool failed_ = false;
+  bool failed_ = false;  // the latest record is not there
 };
 
 }  // namespace troupe::detail

@@ -79,6 +79,7 @@ void FailurePolicy::attempt_begun(Time now) {
 
 RetryDecision FailurePolicy::decide(const Failure& failure, Time now, bool in_place) {
   auto decision = decide_restart(failure, now);
+  decision.progressed = progressed_;
   if (in_place && decision.retry) attempt_begun(now + decision.delay);
   return decision;
 }
@@ -162,10 +163,14 @@ void FailurePolicy::progress() {
   preemptions_.clear();
   fruitless_ = 0;
   progressed_ = true;
+  // Nobody knows where in the function that was: it may come much later this time.
+  if (last_user_error_ && std::get<0>(*last_user_error_) <= 0 && !std::get<1>(*last_user_error_))
+    last_user_error_.reset();
 }
 
 void FailurePolicy::replay(const Decision& decision) {
   if (!decision.decision.retry || decision.cause == FailureKind::resized) return;
+  if (decision.decision.progressed) progress();
   if (decision.cause == FailureKind::preempted) {
     counts_.preemptions += 1;
     preemptions_.allow(decision.time);

@@ -32,6 +32,7 @@ struct RetryDecision {
   Duration delay{0};
   std::string reason;         ///< one line for people
   bool died_at_once = false;  ///< what is retried
+  bool progressed = false;    ///< it got somewhere before that
 };
 
 /// What followed a failure: for the log, run.json and the journal.

@@ -3,6 +3,9 @@
 
 #include <doctest/doctest.h>
 
+#include <sys/resource.h>
+
+#include <csignal>
 #include <fstream>
 
 #include "runtime/engine/run_machine.hpp"
@@ -26,6 +29,28 @@ void program(const TempFolder& folder, Work&& work) {
   RunJournal journal(folder.path(), true, Json::object());
   work(journal);
 }
+
+/// Files of this program cannot grow beyond that size, as on a full disk.
+class FullDisk {
+public:
+  explicit FullDisk(std::uintmax_t size) {
+    before_action_ = std::signal(SIGXFSZ, SIG_IGN);
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    auto limit = before_;
+    limit.rlim_cur = size;
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FullDisk() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, before_action_);
+  }
+
+private:
+  rlimit before_{};
+  void (*before_action_)(int) = nullptr;
+};
+
+std::uintmax_t journal_size(const TempFolder& folder) { return std::filesystem::file_size(folder.path() / "journal"); }
 
 Decision restart(FailureKind cause, const std::string& error, Time time = Clock::now()) {
   return {time, 1, cause, 1, error, -1, {true, 100ms, "restart 1 of 3"}};
@@ -71,6 +96,62 @@ DOCTEST_TEST_CASE("what a program decided comes back in the next one") {
     // By the time of day, since programs share no other clock.
     DOCTEST_CHECK(std::chrono::abs(made.time - then) < 10s);
   });
+}
+
+DOCTEST_TEST_CASE("a record that found no room does not keep later ones out") {
+  const TempFolder folder;
+  program(folder, [&](RunJournal& journal) {
+    {
+      const FullDisk full(journal_size(folder) + 10);
+      journal.attempt_begins(journal.next_generation(), 1);
+    }
+    journal.attempt_begins(journal.next_generation(), 2);
+  });
+  program(folder, [&](RunJournal& journal) {
+    DOCTEST_CHECK(journal.history().attempts == 2);
+    DOCTEST_CHECK(journal.epoch() == 3);  // nothing was torn
+  });
+}
+
+DOCTEST_TEST_CASE("a program that cannot say that it drives a run of another one does not") {
+  const TempFolder folder;
+  program(folder, [&](RunJournal&) {});
+  {
+    const FullDisk full(journal_size(folder) + 10);
+    DOCTEST_CHECK_THROWS(RunJournal(folder.path(), true, Json::object()));
+  }
+  program(folder, [&](RunJournal& journal) { DOCTEST_CHECK(journal.epoch() == 3); });
+}
+
+DOCTEST_TEST_CASE("progress without a checkpoint is known in the next program") {
+  const TempFolder folder;
+  program(folder, [&](RunJournal& journal) {
+    auto made = restart(FailureKind::worker_lost, "killed");
+    made.decision.progressed = true;
+    journal.decided(1, made);
+    journal.decided(1, restart(FailureKind::worker_lost, "killed"));
+  });
+  program(folder, [&](RunJournal& journal) {
+    DOCTEST_CHECK(journal.history().decisions.at(0).decision.progressed);
+    DOCTEST_CHECK_FALSE(journal.history().decisions.at(1).decision.progressed);
+  });
+}
+
+DOCTEST_TEST_CASE("a checkpoint that repeats what was committed before is no progress") {
+  const TempFolder folder;
+  program(folder, [&](RunJournal& journal) {
+    journal.committed(1, 1, 10);
+    journal.decided(1, restart(FailureKind::worker_lost, "killed"));
+    journal.committed(1, 2, 5);
+    journal.committed(1, 3, 10);
+  });
+  program(folder, [&](RunJournal& journal) {
+    DOCTEST_CHECK(journal.history().before_progress == 0);
+    journal.committed(1, 4, 11);
+  });
+  program(folder, [&](RunJournal& journal) { DOCTEST_CHECK(journal.history().before_progress == 1); });
+  std::int64_t furthest = 0;
+  for (int i = 0; i < 2; ++i) DOCTEST_CHECK(troupe::detail::is_further(0, furthest));  // nobody knows
 }
 
 DOCTEST_TEST_CASE("every cause comes back as itself") {
@@ -186,7 +267,7 @@ DOCTEST_TEST_CASE("the budgets hold across programs") {
       journal.attempt_begins(journal.next_generation(), run.attempt());
       DOCTEST_CHECK(run.attempt() == used + 1);
       run.progress();
-      journal.committed(journal.next_generation(), 1, 10);
+      journal.committed(journal.next_generation(), 1, 10 * (used + 1));
       run.attempt_ended(lost, Clock::now());
       DOCTEST_CHECK(run.decisions().back().decision.retry);
       journal.decided(journal.next_generation(), run.decisions().back());

@@ -284,6 +284,29 @@ DOCTEST_TEST_CASE("restarts of an earlier program count") {
   DOCTEST_CHECK(says(run.fail(lost), "max_retries = 2"));
 }
 
+DOCTEST_TEST_CASE("progress that an earlier program made counts as that") {
+  Attempts run({.max_retries = -1});
+  Decision before{run.now, 1, FailureKind::worker_lost, 1, "killed", -1, {true, {}, ""}};
+  before.decision.progressed = true;
+  for (int i = 0; i < 5; ++i) run.policy.replay(before);
+  for (int i = 0; i < 2; ++i) DOCTEST_CHECK(run.fail(lost, Work::repeated).retry);
+  DOCTEST_CHECK(says(run.fail(lost, Work::repeated), "no progress in 3 restarts"));
+}
+
+DOCTEST_TEST_CASE("a decision tells whether there was progress before it") {
+  Attempts run({.max_retries = -1});
+  DOCTEST_CHECK_FALSE(run.fail(lost, Work::repeated).progressed);
+  DOCTEST_CHECK(run.fail(lost, Work::fresh).progressed);
+  DOCTEST_CHECK_FALSE(run.fail(lost, Work::repeated).progressed);
+}
+
+DOCTEST_TEST_CASE("the same exception at an unknown place ends a run only without progress in between") {
+  Attempts run({.max_retries = -1, .retry_user_errors = true});
+  const Failure threw{FailureKind::user_error, troupe::ErrorCode::user_code, 0, "no route to host", {}, 0};
+  for (int i = 0; i < 3; ++i) DOCTEST_CHECK(run.fail(threw, Work::fresh).retry);
+  DOCTEST_CHECK(says(run.fail(threw, Work::repeated), "the same exception"));
+}
+
 DOCTEST_TEST_CASE("an exception that ended an earlier program's attempt is known") {
   Attempts run({.max_retries = 5, .retry_user_errors = true});
   Decision before{run.now, 1, FailureKind::user_error, 0, "bad batch", -1, {true, {}, ""}, true};

@@ -39,6 +39,7 @@ public:
     if (!fresh) return;
     fresh_ = true;
     fruitless_ = 0;
+    if (std::get<0>(last_place_) <= 0 && !std::get<1>(last_place_)) last_place_ = {-2, {}, ""};
     for (int user : {0, 1}) {
       early_deaths_[user].clear();
       early_in_a_row_[user] = 0;
