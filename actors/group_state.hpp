@@ -175,7 +175,7 @@ private:
   bool in_processes_ = true;
   std::vector<Rank> ranks_;
   std::optional<SparePool> spares_;
-  std::optional<Clock::time_point> refill_at_;  // spares are missing
+  std::optional<Clock::time_point> refill_at_;  // spares are missing, or are to be connected by then
   std::set<node::Token> dying_;                 // replaced, but not gone yet
   std::unique_ptr<engine::GroupMachine> machine_;
   std::optional<std::vector<int>> stuck_ranks_;  // set when the group is gone

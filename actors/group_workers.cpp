@@ -79,7 +79,8 @@ void GroupState::promote(Spare spare, int index) {
   machine_->promoted(index);
   watch_->joined(index, Clock::now());
   send_setup(rank, index);
-  if (!refill_at_) refill_at_ = Clock::now() + refill_after_use;
+  const auto soon = Clock::now() + refill_after_use;
+  refill_at_ = refill_at_ ? std::min<Clock::time_point>(*refill_at_, soon) : soon;
 }
 
 void GroupState::spare_gone(node::Token token) {
@@ -92,12 +93,21 @@ void GroupState::spare_gone(node::Token token) {
 
 void GroupState::refill_spares() {
   if (machine_->leaving()) return;
+  const auto patience = spec_->settings.worker_start_deadline;
+  while (const auto* slow = spares_->slowest()) {
+    if (Clock::now() < slow->launched + patience) break;
+    log_warning("a spare worker has not connected within {} ms (worker_start_deadline), and is ended",
+                patience.count());
+    await_end_of(slow->token);
+    spares_->remove(slow->token);
+  }
   for (int count = spares_->wanted(Clock::now()); count > 0; --count) try {
-      spares_->add(make_process(no_rank, {}));
+      spares_->add(make_process(no_rank, {}), Clock::now());
     } catch (const std::exception& error) {
       log_warning("no spare worker could be started: {}", error.what());
     }
   refill_at_ = spares_->is_short() ? std::optional(Clock::now() + next_refill) : std::nullopt;
+  if (const auto* slow = spares_->slowest(); slow && !refill_at_) refill_at_ = slow->launched + patience;
   arm_timer();
 }
 

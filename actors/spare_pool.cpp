@@ -18,6 +18,13 @@ Spare* SparePool::find(std::uint64_t token) {
   return found == spares_.end() ? nullptr : &*found;
 }
 
+const Spare* SparePool::slowest() const {
+  const Spare* slowest = nullptr;
+  for (const auto& spare : spares_)
+    if (!spare.handle && (!slowest || spare.launched < slowest->launched)) slowest = &spare;
+  return slowest;
+}
+
 std::optional<Spare> SparePool::take() {
   const auto found =
       std::find_if(spares_.begin(), spares_.end(), [](const Spare& spare) { return spare.handle && spare.is_forked; });

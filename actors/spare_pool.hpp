@@ -17,6 +17,7 @@ struct Spare {
   WorkerActor handle;
   int pid = -1;
   bool is_forked = false;  ///< the Node knows its process
+  engine::Time launched{};
 };
 
 class SparePool {
@@ -26,7 +27,11 @@ public:
   /// How many should be started now. A pool whose processes die as fast as they are made is left empty for a while.
   int wanted(engine::Time now);
   bool is_short() const { return static_cast<int>(spares_.size()) < size_; }
-  void add(std::uint64_t token) { spares_.push_back({.token = token, .handle = {}}); }
+  void add(std::uint64_t token, engine::Time now) {
+    spares_.push_back({.token = token, .handle = {}, .launched = now});
+  }
+  /// Of those that are not connected yet, the one that was launched first.
+  const Spare* slowest() const;
   Spare* find(std::uint64_t token);
   /// One that is ready to work; it is of the pool no longer.
   std::optional<Spare> take();
