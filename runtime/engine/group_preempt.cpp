@@ -24,20 +24,22 @@ GroupActions GroupMachine::preempt(int rank, Time deadline, Time now) {
   s.taken_at = s.taken_at ? std::min(*s.taken_at, deadline) : deadline;
   if (attempt_ == Attempt::none) s.taken_at = now;  // nobody has anything to save
   if (!told) actions.push_back(Tell{fmt::format("rank {} is preempted and will be replaced", rank_of(rank))});
-  announce_preempted(rank, actions);
+  if (deadline > now) announce_preempted(rank, actions);  // else nobody could answer in time
   tick_preempted(now, actions);
   return actions;
 }
 
 void GroupMachine::announce_preempted(int rank, GroupActions& actions) const {
   if (!slot(rank).taken_at) return;
+  const bool concerns_all = slot(rank).member;  // the others do without a newcomer
   for (int other = 0; other < places(); ++other)
-    if (in_function(other)) actions.push_back(SendNotice{other, rank, *slot(rank).taken_at});
+    if (in_function(other) && (concerns_all || other == rank))
+      actions.push_back(SendNotice{other, rank, *slot(rank).taken_at});
 }
 
 /// `rank` has seen the notice and left its function. The others may still save: they have until the deadline.
 void GroupMachine::answer_notice(int rank, GroupActions& actions) {
-  const auto taken = std::find_if(slots_.begin(), slots_.end(), [](const Slot& s) { return s.preempted; });
+  const auto taken = std::find_if(slots_.begin(), slots_.end(), [](const Slot& s) { return s.member && s.preempted; });
   if (taken == slots_.end()) return;
   if (!failure_) failure_ = taken_away(static_cast<int>(taken - slots_.begin()));
   notice_deadline_ = taken->taken_at;

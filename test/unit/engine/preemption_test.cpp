@@ -132,3 +132,28 @@ DOCTEST_TEST_CASE("a function that goes on in place does so after a preemption")
   DOCTEST_CHECK(find<AskToGoOn>(lost)->failure.kind == FailureKind::preempted);
   DOCTEST_CHECK(ranks_of<SendHalt>(lost).empty());
 }
+
+DOCTEST_TEST_CASE("a notice that nobody could answer in time is not given") {
+  Running group;
+  for (int rank = 0; rank < 3; ++rank) group.machine.live(rank, true, group.now);
+  const auto taken = group.machine.preempt(1, group.now, group.now);
+  DOCTEST_CHECK(ranks_of<SendNotice>(taken).empty());
+  DOCTEST_CHECK(ranks_of<KillWorker>(taken) == Ranks{1});
+  DOCTEST_CHECK(find<AskToGoOn>(group.machine.lost(1, "killed by SIGKILL", {}, group.now)));
+}
+
+DOCTEST_TEST_CASE("that a newcomer is taken away on its way to the others concerns it alone") {
+  const Time now = Time{} + 1h;
+  GroupMachine machine({.world_size = 2, .min_workers = 1, .max_workers = 3});
+  machine.start(now);
+  for (int rank : {0, 1}) machine.ready(rank, now);
+  for (int rank : ranks_of<SendRun>(machine.begin_attempt(now))) machine.live(rank, true, now);
+  machine.resize(3, now);
+  DOCTEST_REQUIRE(ranks_of<SendRun>(machine.ready(2, now)) == Ranks{2});
+  DOCTEST_CHECK(ranks_of<SendNotice>(machine.preempt(2, now + 10s, now)) == Ranks{2});
+  DOCTEST_CHECK(ranks_of<SendHalt>(machine.done(2, RankEnd::returned, std::nullopt, now, true)).empty());
+  machine.done(0, RankEnd::returned, std::nullopt, now, true);
+  const auto over = machine.done(1, RankEnd::returned, std::nullopt, now, true);
+  DOCTEST_REQUIRE(find<AttemptEnded>(over));
+  DOCTEST_CHECK_FALSE(find<AttemptEnded>(over)->failure);
+}
