@@ -147,7 +147,7 @@ void GroupState::rank_done(const wire::RankDone& done) {
   if (!rank) return;
   auto payload = rank->inbox.take(done.payload);
   const int index = index_of(rank);
-  machine_->came_back(index, /*from_function=*/true);
+  perform(machine_->came_back(index, /*from_function=*/true));
   if (!run_ || done.generation != generation_) return;
   const auto end = static_cast<engine::RankEnd>(done.end);
   std::optional<Failure> failure;

@@ -160,7 +160,7 @@ void GroupState::enlist(const wire::Registration& registration, const caf::stron
   rank->handle = caf::actor_cast<WorkerActor>(who);
   rank->pid = registration.pid;
   compat::watch(self_, rank->handle);
-  machine_->registered(index);
+  if (const auto told = machine_->registered(index); !told.empty()) return perform(told);  // to leave
   watch_->joined(index, Clock::now());
   if (machine_->leaving()) return compat::tell(self_, rank->handle, atom::leave_v);
   // The Node cannot place the output of a process that it has not heard of, so no user code runs before.
@@ -200,7 +200,7 @@ void GroupState::form_done(const wire::FormDone& done) {
   if (!rank) return;
   const int index = index_of(rank);
   view_->set_state(index, "ready");
-  machine_->came_back(index, /*from_function=*/false);
+  perform(machine_->came_back(index, /*from_function=*/false));
   if (done.failed == 0) return perform(machine_->formed(index, done.epoch, Clock::now()));
   perform(
       machine_->form_failed(index, done.epoch,

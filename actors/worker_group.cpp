@@ -39,7 +39,8 @@ WorkerGroupActor::behavior_type GroupState::run(WorkerGroupActor::pointer self, 
                                                                  .forms_group = !settings.backend.name.empty(),
                                                                  .min_workers = settings.min_workers,
                                                                  .max_workers = settings.max_workers,
-                                                                 .rejoin_deadline = settings.rejoin_deadline});
+                                                                 .rejoin_deadline = settings.rejoin_deadline,
+                                                                 .spares = in_processes_ ? settings.spares : 0});
   spares_.emplace(in_processes_ ? settings.spares : 0);
   // Threads of one process are silent only together with us.
   const auto ping_deadline = in_processes_ ? settings.ping_deadline : engine::Duration::zero();

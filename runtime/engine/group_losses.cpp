@@ -59,30 +59,32 @@ GroupActions GroupMachine::lost(int rank, const std::string& cause, std::vector<
   GroupActions actions;
   auto& s = slot(rank);
   const auto before = s.state;
-  if (before == State::absent || before == State::stuck) return actions;
+  if (before == State::absent) return actions;
   const bool expected = s.killed || leaving_;
   const bool was_in_function = in_function(rank);
   const bool was_joining = s.joining;
   const bool was_dropped = s.dropped;
   const bool was_promoted = s.promoted;
   const auto kind = s.preempted ? FailureKind::preempted : FailureKind::worker_lost;
-  s = Slot{.member = s.member, .start_failures = s.start_failures};
+  s = Slot{.member = s.member, .start_failures = s.start_failures, .dead_spares = s.dead_spares};
   failed_formings_ = 0;
   if (leaving_) {
     end_leave_if_gone(actions);
     return actions;
   }
-  if (was_dropped) {
-    grow_if_wanted(now, actions);  // its place is free
+  if (was_dropped || before == State::stuck) {  // nobody counts on it
+    grow_if_wanted(now, actions);               // its place is free
     end_attempt_if_quiet(actions);
     return actions;
   }
   if (before == State::starting && expected) {  // given up already, but others may have begun to wait for it meanwhile
-    const bool awaited = attempt_ == Attempt::pending || attempt_ == Attempt::regrouping;
+    const bool is_later = shortage_ && shortage_->again_at;
+    const bool awaited = !is_later && (attempt_ == Attempt::pending || attempt_ == Attempt::regrouping);
     if (awaited || kind == FailureKind::preempted) launch(rank, now, actions);
     return actions;
   }
-  if (before == State::starting && was_promoted) {
+  if (before == State::starting && was_promoted && s.dead_spares < limits_.spares) {
+    s.dead_spares += 1;
     launch(rank, now, actions);
     return actions;
   }
@@ -144,12 +146,14 @@ void GroupMachine::lost_while_starting(int rank, const std::string& cause, std::
   if (!shortage_) s.start_failures = 0;
 }
 
-void GroupMachine::came_back(int rank, bool from_function) {
+GroupActions GroupMachine::came_back(int rank, bool from_function) {
   auto& s = slot(rank);
-  if (s.state != State::stuck || (s.stuck_inside && !from_function)) return;
+  if (s.state != State::stuck || (s.stuck_inside && !from_function)) return {};
   s.state = State::ready;
   s.stuck_inside = false;
   epoch_ += 1;  // it may have been forming a group that nobody waits for any more
+  if (s.dropped) return {SendLeave{rank}};
+  return {};
 }
 
 GroupActions GroupMachine::frozen(int rank, bool is_frozen) {

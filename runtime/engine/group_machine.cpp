@@ -73,7 +73,8 @@ GroupActions GroupMachine::start(Time now) {
 
 void GroupMachine::launch(int rank, Time now, GroupActions& actions) {
   auto& s = slot(rank);
-  s = Slot{.state = State::starting, .member = s.member, .start_failures = s.start_failures};
+  s = Slot{
+      .state = State::starting, .member = s.member, .start_failures = s.start_failures, .dead_spares = s.dead_spares};
   s.start_deadline = now + limits_.start_deadline;
   if (s.member) epoch_ += 1;  // without it the group that trains now stays as it is
   forming_failed_ = false;
@@ -85,7 +86,11 @@ void GroupMachine::launch_absent(Time now, GroupActions& actions) {
     if (slot(rank).member && slot(rank).state == State::absent) launch(rank, now, actions);
 }
 
-void GroupMachine::registered(int rank) { slot(rank).registered = true; }
+GroupActions GroupMachine::registered(int rank) {
+  slot(rank).registered = true;
+  if (slot(rank).dropped) return {SendLeave{rank}};  // a thread, which nobody could tell before
+  return {};
+}
 
 void GroupMachine::promoted(int rank) { slot(rank).registered = slot(rank).promoted = true; }
 
@@ -94,6 +99,7 @@ GroupActions GroupMachine::ready(int rank, Time now) {
   const bool was_stuck = slot(rank).state == State::stuck;  // a thread that was late
   if ((slot(rank).state != State::starting && !was_stuck) || leaving_) return actions;
   slot(rank).state = State::ready;
+  slot(rank).dead_spares = 0;
   // Who joins others that wait is up when it has come to them.
   if (!limits_.forms_group && attempt_ != Attempt::regrouping) slot(rank).start_failures = 0;
   if (!slot(rank).member)
@@ -194,13 +200,13 @@ void GroupMachine::abort_calls(GroupActions& actions) const {
 
 GroupActions GroupMachine::setup_failed(Failure failure, Time now) {
   GroupActions actions;
-  if (leaving_) return actions;
-  if (failure.rank >= 0 && !slot(failure.rank).member) {
+  if (leaving_ || slot(failure.rank).dropped) return actions;
+  if (!slot(failure.rank).member) {
     do_without(failure.rank, failure.text, now, actions);
     return actions;
   }
-  // A replacement that is of no use; the next attempt makes a new one. (A start that fails ends all workers anyway.)
-  if (!start_pending_ && failure.rank >= 0) {
+  // (A start that fails ends all workers anyway.)
+  if (!start_pending_) {
     if (limits_.can_kill) {
       kill(failure.rank, actions);
     } else {
@@ -208,7 +214,9 @@ GroupActions GroupMachine::setup_failed(Failure failure, Time now) {
       actions.push_back(SendLeave{failure.rank});
     }
   }
-  give_up_start(std::move(failure), now, actions);
+  // Trying again cannot help, but others may be enough.
+  if (start_pending_ || !do_without(failure.rank, failure.text, now, actions))
+    give_up_start(std::move(failure), now, actions);
   return actions;
 }
 
@@ -261,7 +269,7 @@ void GroupMachine::give_up_start(Failure failure, Time now, GroupActions& action
   } else if (attempt_ == Attempt::pending) {
     attempt_ = Attempt::none;
     actions.push_back(AttemptEnded{std::move(failure)});
-  } else if (attempt_ == Attempt::none) {
+  } else if (attempt_ != Attempt::stopping) {
     actions.push_back(Tell{failure.text + "; it is tried again when the next run begins"});
   }
 }
@@ -370,8 +378,10 @@ GroupActions GroupMachine::done(int rank, RankEnd end, std::optional<Failure> fa
       why = fmt::format("rank {}: {}", rank_of(rank), why);
     }
     // A rank may notice the death of another before the Node tells us; the cause follows with lost(). And one that has
-    // left its function cannot go on in place with the others.
-    if (end != RankEnd::returned || attempt_ == Attempt::regrouping) fall_back(now, actions, why);
+    // left its function cannot go on in place with the others, unless all come to the end of it.
+    if (end != RankEnd::returned || (attempt_ == Attempt::regrouping && (was_joining || !may_all_return())))
+      fall_back(now, actions, why);
+    if (attempt_ == Attempt::regrouping) end_regrouping_if_over(now, actions);
   } else if (attempt_ == Attempt::stopping && s.member && end == RankEnd::threw && suspicion_ &&
              suspicion_->code == ErrorCode::group_lost) {
     suspicion_ = std::move(failure);  // why the others could not go on, unless somebody was lost
@@ -387,7 +397,7 @@ bool GroupMachine::did_not_join(int rank, RankEnd end, const std::optional<Failu
                                 GroupActions& actions) {
   if (end == RankEnd::stopped) {  // the function cannot be joined in place, but can run again
     if (slot(rank).member) return false;
-    if (std::exchange(resizing_, false)) {  // it is disturbed only if somebody asked
+    if (!is_ending() && std::exchange(resizing_, false)) {  // it is disturbed only if somebody asked
       note_failure(run_again());
       halt_running(now, actions);
       return true;
@@ -531,11 +541,15 @@ void GroupMachine::tick_starting(Time now, GroupActions& actions) {
       fall_back(now, actions);
       continue;
     }
+    const bool replaces = !start_pending_ && s.state == State::starting;  // who hangs in a forming nobody knows
     if (limits_.can_kill)
       kill(rank, actions);
     else if (!in_function(rank))  // else it is told to leave that
       s.state = State::stuck;
-    give_up_start(late(still), now, actions);
+    if (replaces && limits_.can_kill)
+      could_not_start(late(still), now, actions);
+    else if (!replaces || !do_without(rank, late(still).text, now, actions))
+      give_up_start(late(still), now, actions);
   }
 }
 

@@ -31,6 +31,7 @@ struct GroupLimits {
   Duration longest_growth_delay = std::chrono::seconds(60);
   int more_tries = 10;                                  ///< so often for a worker that cannot be done without
   Duration rejoin_deadline = std::chrono::seconds(60);  ///< of a step, when others were lost; then its rank is replaced
+  int spares = 0;                                       ///< so many connected workers may stand by
 };
 
 /// Start a worker for this rank.
@@ -113,9 +114,9 @@ public:
 
   GroupActions start(Time now);
   /// The worker is connected; it can be asked to leave.
-  void registered(int rank);
+  GroupActions registered(int rank);
   /// The worker stood by, connected, before it got this rank. If it dies before it is set up, it may have been dead
-  /// already: that is no failed start.
+  /// already: that is no failed start, as often as there may be spares.
   void promoted(int rank);
   /// The worker's backend, hook and object are set up.
   GroupActions ready(int rank, Time now);
@@ -123,7 +124,8 @@ public:
   GroupActions formed(int rank, std::uint64_t epoch, Time now);
   /// It could not. That another rank was lost meanwhile is no failure: all form again.
   GroupActions form_failed(int rank, std::uint64_t epoch, Failure failure, Time now);
-  /// The worker's hook, backend or object threw, or it was refused: trying again cannot help.
+  /// The worker's hook, backend or object threw, or it was refused. Trying again cannot help: others do without
+  /// it, or end.
   GroupActions setup_failed(Failure failure, Time now);
   /// There is no worker for `failure.rank`, and none will come.
   GroupActions launch_failed(Failure failure, Time now);
@@ -166,7 +168,7 @@ public:
   /// The worker is gone. `cause`: "killed by SIGKILL (out of memory?)".
   GroupActions lost(int rank, const std::string& cause, std::vector<std::string> log_lines, Time now);
   /// A thread rank that was given up as stuck has ended what it did after all: its function, or a forming.
-  void came_back(int rank, bool from_function);
+  GroupActions came_back(int rank, bool from_function);
   /// SIGSTOP and SIGCONT.
   GroupActions frozen(int rank, bool is_frozen);
 
@@ -204,6 +206,7 @@ private:
     bool preempted = false;
     std::optional<Time> taken_at = {};  // not later, if it is preempted
     int start_failures = 0;
+    int dead_spares = 0;  // in a row
     Time start_deadline{};
     std::optional<Time> leave_deadline = {};  // of one that was told to leave
   };
@@ -241,9 +244,13 @@ private:
   bool do_without(int rank, const std::string& why, Time now, GroupActions& actions);
   void drop(int rank, Time now, GroupActions& actions);
   void drop_surplus(Time now, GroupActions& actions);
+  void drop_newcomers(Time now, GroupActions& actions);
   static void decide(std::string why, std::string what, Time now, GroupActions& actions, Duration delay = {});
   void grow(Time now, GroupActions& actions);
   void grow_if_wanted(Time now, GroupActions& actions);
+  bool may_all_return() const;
+  void end_regrouping_if_over(Time now, GroupActions& actions);
+  bool is_ending() const;
   bool did_not_join(int rank, RankEnd end, const std::optional<Failure>& failure, Time now, GroupActions& actions);
   void plan_growth(Time now);
   void take_in_newcomers(Time now, GroupActions& actions);

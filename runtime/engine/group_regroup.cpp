@@ -220,6 +220,30 @@ void GroupMachine::decide(std::string why, std::string what, Time now, GroupActi
   actions.push_back(Decided{std::move(made)});
 }
 
+/// The group is only to change its size, and nobody waits for that yet but newcomers.
+bool GroupMachine::may_all_return() const {
+  if (permission_ != Permission::not_needed || failure_) return false;
+  return std::all_of(slots_.begin(), slots_.end(), [](const Slot& s) {
+    return !s.member || s.state == State::ready || s.state == State::running || (s.joining && s.state == State::held);
+  });
+}
+
+/// All have returned before the group could change its size: who was to join comes too late.
+void GroupMachine::end_regrouping_if_over(Time now, GroupActions& actions) {
+  for (int rank : members())
+    if (in_function(rank) && !slot(rank).joining) return;
+  attempt_ = Attempt::running;
+  stop_deadline_.reset();
+  for (int rank : members())
+    if (in_function(rank)) drop(rank, now, actions);
+}
+
+/// A member has returned its result: it is too late to run the function on more or fewer workers.
+bool GroupMachine::is_ending() const {
+  return std::any_of(slots_.begin(), slots_.end(), [](const Slot& s) { return s.member && s.state == State::ready; }) &&
+         (attempt_ == Attempt::running || attempt_ == Attempt::regrouping);
+}
+
 GroupActions GroupMachine::resize(int world_size, Time now) {
   GroupActions actions;
   if (leaving_) return actions;
@@ -234,7 +258,7 @@ GroupActions GroupMachine::resize(int world_size, Time now) {
       drop_surplus(now, actions);
       regroup(Permission::not_needed, now, actions);
       proceed_regrouping(now, actions);
-    } else if (attempt_ == Attempt::running) {
+    } else if (attempt_ == Attempt::running && !is_ending()) {
       return fail_attempt(run_again(), now);
     } else if (attempt_ == Attempt::none || attempt_ == Attempt::pending) {
       drop_surplus(now, actions);
@@ -262,6 +286,17 @@ void GroupMachine::drop_surplus(Time now, GroupActions& actions) {
   for (const bool newcomers : {true, false})
     for (int rank = places() - 1; rank >= 0 && surplus() > 0; --rank)
       if (slot(rank).member && (slot(rank).joining || !in_function(rank)) == newcomers) drop(rank, now, actions);
+  drop_newcomers(now, actions);
+}
+
+/// Those on their way for whom there is no place any more.
+void GroupMachine::drop_newcomers(Time now, GroupActions& actions) {
+  int places_left = std::max(0, -surplus());
+  for (int rank = 0; rank < places(); ++rank) {
+    const auto& s = slot(rank);
+    if (s.member || s.dropped || s.state == State::absent || s.state == State::stuck) continue;
+    if (--places_left < 0) drop(rank, now, actions);
+  }
 }
 
 void GroupMachine::drop(int rank, Time now, GroupActions& actions) {
@@ -272,6 +307,7 @@ void GroupMachine::drop(int rank, Time now, GroupActions& actions) {
   if (limits_.can_kill) s.leave_deadline = now + limits_.stop_deadline;
   if (s.state == State::forming) abort_forming(actions);
   if (s.state == State::held) s.state = State::running;
+  if (s.killed) return;  // it goes already
   if (in_function(rank))
     actions.push_back(SendHalt{rank});
   else if (s.registered)
@@ -325,6 +361,7 @@ void GroupMachine::grow(Time now, GroupActions& actions) {
 /// be joined: each runs it alone until it is held there, and nobody waits for it. Who asked for several gets them
 /// together.
 void GroupMachine::take_in_newcomers(Time now, GroupActions& actions) {
+  drop_newcomers(now, actions);
   std::vector<int> newcomers;
   bool more_come = false;
   for (int rank = 0; rank < places(); ++rank) {
@@ -336,15 +373,11 @@ void GroupMachine::take_in_newcomers(Time now, GroupActions& actions) {
       newcomers.push_back(rank);
   }
   if (attempt_ == Attempt::stopping || (resizing_ && more_come)) return;  // the next attempt, or the last of them
-  while (static_cast<int>(newcomers.size()) > std::max(0, -surplus())) {
-    drop(newcomers.back(), now, actions);
-    newcomers.pop_back();
-  }
   if (newcomers.empty()) return;
   if (attempt_ == Attempt::none || attempt_ == Attempt::pending) return let_in(newcomers, now, actions);
   if (!can_regroup(-1)) {
-    // A function that cannot go on in place is disturbed only if somebody asked.
-    if (!std::exchange(resizing_, false)) return;
+    // A function that cannot go on in place is disturbed only if somebody asked, and not at its end.
+    if (is_ending() || !std::exchange(resizing_, false)) return;
     note_failure(run_again());
     halt_running(now, actions);
     return end_attempt_if_quiet(actions);
@@ -376,6 +409,7 @@ void GroupMachine::plan_growth(Time now) {
 bool GroupMachine::do_without(int rank, const std::string& why, Time now, GroupActions& actions) {
   const bool was_member = slot(rank).member;
   if (was_member && member_count() - 1 < limits_.min_workers) return false;
+  if (was_member && attempt_ == Attempt::running) return false;  // it had returned, and its result counts
   plan_growth(now);
   drop(rank, now, actions);
   decide(why, "the group goes on with " + show_workers(member_count()), now, actions);

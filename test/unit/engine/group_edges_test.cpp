@@ -227,3 +227,111 @@ DOCTEST_TEST_CASE("an exception that all ranks throw in a step is one incident")
   DOCTEST_CHECK_FALSE(find<AskToGoOn>(last));
   DOCTEST_CHECK(ranks_of<SendResume>(last) == Ranks{0, 1, 2});
 }
+
+DOCTEST_TEST_CASE(
+    "a replacement that hangs in its setup is done without or tried again and one that throws is done without") {
+  for (const bool hangs : {true, false})
+    for (const bool elastic : {true, false})
+      for (const bool in_place : {true, false}) {
+        DOCTEST_CAPTURE(hangs);
+        DOCTEST_CAPTURE(elastic);
+        DOCTEST_CAPTURE(in_place);
+        Group group(in_place, {.world_size = 3, .min_workers = elastic ? 1 : 3, .max_workers = 3});
+        group.lose(1);
+        group.machine.go_on(group.now);
+        for (int rank : {0, 2}) in_place ? group.hold(rank) : group.stop(rank);
+        if (!in_place) group.machine.begin_attempt(group.now);
+        group.machine.registered(1);
+        const auto failed =
+            hangs ? group.wait(60s)
+                  : group.machine.setup_failed({FailureKind::fatal, troupe::ErrorCode::user_code, 1, "no"}, group.now);
+        DOCTEST_CHECK(ranks_of<KillWorker>(failed) == Ranks{1});
+        if (!hangs && !elastic) {  // what it threw is its own matter, and ends the run
+          DOCTEST_CHECK((find<AttemptEnded>(failed) || find<SendHalt>(failed)));
+          continue;
+        }
+        DOCTEST_CHECK_FALSE(find<AttemptEnded>(failed));
+        const auto goes_on = in_place ? ranks_of<SendResume>(failed) : ranks_of<SendRun>(failed);
+        if (elastic) {
+          DOCTEST_CHECK(goes_on == Ranks{0, 2});
+          continue;
+        }
+        DOCTEST_CHECK(goes_on.empty());
+        DOCTEST_CHECK(ranks_of<LaunchWorker>(group.lose(1)).empty());
+        DOCTEST_CHECK(ranks_of<LaunchWorker>(group.wait(1s)) == Ranks{1});
+        const auto up = group.bring_up(1);
+        DOCTEST_CHECK((in_place ? ranks_of<SendResume>(group.hold(1)) : ranks_of<SendRun>(up)) == Ranks{0, 1, 2});
+      }
+}
+
+DOCTEST_TEST_CASE("a group that comes to its end before it has grown ends there") {
+  Group group(true, {.world_size = 2, .min_workers = 1, .max_workers = 3});
+  group.machine.resize(3, group.now);
+  group.bring_up(2);
+  DOCTEST_CHECK(ranks_of<SendAbort>(group.hold(2)) == Ranks{0, 1});
+  DOCTEST_CHECK(group.machine.done(0, RankEnd::returned, std::nullopt, group.now).empty());
+  const auto last = group.machine.done(1, RankEnd::returned, std::nullopt, group.now);
+  DOCTEST_REQUIRE(find<SendHalt>(last));
+  DOCTEST_CHECK(find<SendHalt>(last)->rank == 2);
+  DOCTEST_CHECK(group.machine.members() == Ranks{0, 1});
+  const auto over = group.stop(2);
+  DOCTEST_REQUIRE(find<AttemptEnded>(over));
+  DOCTEST_CHECK_FALSE(find<AttemptEnded>(over)->failure);
+}
+
+DOCTEST_TEST_CASE("a group that comes to its end before it has shrunk ends there") {
+  Group group(true, {.world_size = 3, .min_workers = 1, .max_workers = 3});
+  group.machine.resize(2, group.now);
+  for (int rank : {0, 1}) group.machine.done(rank, RankEnd::returned, std::nullopt, group.now);
+  const auto over = group.machine.done(2, RankEnd::returned, std::nullopt, group.now);
+  DOCTEST_REQUIRE(find<AttemptEnded>(over));
+  DOCTEST_CHECK_FALSE(find<AttemptEnded>(over)->failure);
+  // One that waits in its step needs the others.
+  Group waiting(true, {.world_size = 3, .min_workers = 1, .max_workers = 3});
+  waiting.machine.resize(2, waiting.now);
+  waiting.machine.done(0, RankEnd::returned, std::nullopt, waiting.now);
+  DOCTEST_CHECK(ranks_of<SendHalt>(waiting.hold(1)) == Ranks{1, 2});
+}
+
+DOCTEST_TEST_CASE("a function that some have returned from is not run again for a change of size") {
+  for (const int size : {2, 4}) {
+    DOCTEST_CAPTURE(size);
+    Group group(false, {.world_size = 3, .min_workers = 1, .max_workers = 4});
+    group.machine.done(0, RankEnd::returned, std::nullopt, group.now);
+    DOCTEST_CHECK(ranks_of<SendHalt>(group.machine.resize(size, group.now)).empty());
+    if (size == 4) DOCTEST_CHECK(group.bring_up(3).empty());
+    group.machine.done(1, RankEnd::returned, std::nullopt, group.now);
+    const auto over = group.machine.done(2, RankEnd::returned, std::nullopt, group.now);
+    DOCTEST_REQUIRE(find<AttemptEnded>(over));
+    DOCTEST_CHECK_FALSE(find<AttemptEnded>(over)->failure);
+    DOCTEST_CHECK(ranks_of<SendRun>(group.machine.begin_attempt(group.now)).size() == static_cast<std::size_t>(size));
+  }
+}
+
+DOCTEST_TEST_CASE("a smaller size lets newcomers go that are still starting") {
+  Group group(true, {.world_size = 2, .min_workers = 1, .max_workers = 4});
+  DOCTEST_CHECK(ranks_of<LaunchWorker>(group.machine.resize(4, group.now)) == Ranks{2, 3});
+  DOCTEST_CHECK(ranks_of<KillWorker>(group.machine.resize(3, group.now)) == Ranks{3});
+  DOCTEST_CHECK(ranks_of<KillWorker>(group.machine.resize(1, group.now)) == Ranks{2});
+}
+
+DOCTEST_TEST_CASE("a newcomer that was let go and throws then was let go once") {
+  Group group(true, {.world_size = 2, .min_workers = 1, .max_workers = 3});
+  group.machine.resize(3, group.now);
+  group.machine.registered(2);
+  group.machine.resize(2, group.now);
+  DOCTEST_CHECK(
+      group.machine.setup_failed({FailureKind::fatal, troupe::ErrorCode::user_code, 2, "no"}, group.now).empty());
+}
+
+DOCTEST_TEST_CASE("a rank that has returned its result keeps its place when it cannot be replaced") {
+  Group group(false, {.world_size = 3, .min_workers = 1, .max_workers = 3});
+  group.machine.done(2, RankEnd::returned, std::nullopt, group.now);
+  DOCTEST_CHECK(ranks_of<LaunchWorker>(group.lose(2)) == Ranks{2});
+  const auto none = group.machine.launch_failed(
+      {FailureKind::fatal, troupe::ErrorCode::start_failed, 2, "no process could be made"}, group.now);
+  DOCTEST_CHECK(find<Tell>(none));
+  DOCTEST_CHECK(group.machine.members() == Ranks{0, 1, 2});
+  for (int rank : {0, 1}) group.machine.done(rank, RankEnd::returned, std::nullopt, group.now);
+  DOCTEST_CHECK(ranks_of<LaunchWorker>(group.machine.begin_attempt(group.now)) == Ranks{2});
+}

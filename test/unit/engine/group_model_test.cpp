@@ -178,7 +178,7 @@ private:
       if (chance(3))
         machine_.promoted(rank);
       else
-        machine_.registered(rank);
+        perform(machine_.registered(rank));
       if (!calm_ && chance(20)) return perform(machine_.setup_failed(fatal(rank), now_)), true;
       return perform(machine_.ready(rank, now_)), true;
     }
@@ -202,7 +202,8 @@ private:
   template <class Event>
   void as_event_of(int rank, Event&& event) {
     const int others = static_cast<int>(machine_.members().size()) - (is_member(rank) ? 1 : 0);
-    harmless_ = at(rank).joining && !at(rank).preempted && !halting_ && others >= limits_.min_workers;
+    const bool is_missed = at(rank).preempted && is_member(rank);  // the others wait for it
+    harmless_ = at(rank).joining && !is_missed && !halting_ && others >= limits_.min_workers;
     event();
     harmless_ = false;
   }
@@ -210,7 +211,7 @@ private:
   void end_forming(int rank) {
     auto& p = at(rank);
     const auto epoch = std::exchange(p.forming, 0);
-    machine_.came_back(rank, false);
+    perform(machine_.came_back(rank, false));
     if (!calm_ && chance(20))
       perform(machine_.form_failed(rank, epoch, fatal(rank), now_));
     else if (std::exchange(p.aborted, false) || (!calm_ && chance(10)))
@@ -272,7 +273,7 @@ private:
       std::optional<Failure> failure;
       if (end == RankEnd::threw)
         failure = Failure{FailureKind::user_error, troupe::ErrorCode::user_code, rank, harmless_ ? harmless : "x"};
-      machine_.came_back(rank, true);
+      perform(machine_.came_back(rank, true));
       perform(machine_.done(rank, end, failure, now_, saw_notice));
     };
     // A function that cannot be joined in place may be run again.
@@ -411,7 +412,8 @@ DOCTEST_TEST_CASE("random schedules of a group keep to the model of the world") 
                  .can_kill = seed % 7 != 0,
                  .forms_group = seed % 2 == 0,
                  .min_workers = seed % 5 == 0 ? 1 : workers,
-                 .max_workers = workers + static_cast<int>(seed % 2)})
+                 .max_workers = workers + static_cast<int>(seed % 2),
+                 .spares = static_cast<int>(seed % 3)})
         .play();
   }
 }
