@@ -416,6 +416,29 @@ DOCTEST_TEST_CASE("progress between losses keeps them from being a crash loop") 
   check_rounds(*recorder, 24);
 }
 
+DOCTEST_TEST_CASE("a survivor of many recoveries holds no more descriptors and threads than after the first ones") {
+  TestTrainer trainer({.backend = "counting", .num_workers = 3, .max_retries = -1});
+  trainer->start();
+  const auto survivor = trainer->worker_pids().at(0);
+  const auto count_of = [survivor](const char* what) {
+    return std::distance(std::filesystem::directory_iterator(fmt::format("/proc/{}/{}", survivor, what)), {});
+  };
+  trainer->run(fn<count>, {.config = config_of(trainer, {"3 1", "5 2", "7 1", "9 2"})});
+  const auto descriptors = count_of("fd");
+  const auto threads = count_of("task");
+  Json kill = Json::array();
+  for (int step = 2; step < 66; step += 2) kill.push_back(fmt::format("{} {}", step, step % 4 == 0 ? 1 : 2));
+  trainer->run(fn<count>, {.config = config_of(trainer, kill, 68)});
+  DOCTEST_CHECK(trainer->worker_pids().at(0) == survivor);
+  DOCTEST_CHECK(decisions_of(trainer).size() == kill.size());
+  // What belongs to the last one that died may take a moment to go.
+  const auto end = std::chrono::steady_clock::now() + patience;
+  while ((count_of("fd") > descriptors || count_of("task") > threads) && std::chrono::steady_clock::now() < end)
+    std::this_thread::yield();
+  DOCTEST_CHECK(count_of("fd") <= descriptors);
+  DOCTEST_CHECK(count_of("task") <= threads);
+}
+
 DOCTEST_TEST_CASE("a rank that does not wait sends all back to the start") {
   TestTrainer trainer({.backend = "counting", .num_workers = 2});
   auto recorder = std::make_shared<Recorder>();
