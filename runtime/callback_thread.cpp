@@ -24,12 +24,12 @@ std::optional<std::string> text_of_exception(Body&& body) {
   }
 }
 
+engine::Failure failure_of(ErrorCode code, std::string text) {
+  return {engine::FailureKind::fatal, code, -1, std::move(text), {}};
+}
+
 engine::Failure callback_failure(const char* hook, const std::string& text) {
-  return {engine::FailureKind::fatal,
-          ErrorCode::callback_failed,
-          -1,
-          fmt::format("a callback's {}() threw: {}", hook, text),
-          {}};
+  return failure_of(ErrorCode::callback_failed, fmt::format("a callback's {}() threw: {}", hook, text));
 }
 
 }  // namespace
@@ -73,7 +73,11 @@ void CallbackThread::consume() {
   info.stop = [weak = std::weak_ptr<detail::Run>(run_)] {
     if (auto run = weak.lock()) run->stop(engine::StopReason::asked);
   };
-  while (run_->next_round(results, info)) {
+  for (;;) {
+    bool more = false;
+    if (auto text = text_of_exception([&] { more = run_->next_round(results, info); }))
+      return run_->fail(failure_of(ErrorCode::internal, "a round of reports cannot be shown: " + *text));
+    if (!more) return;
     auto text = text_of_exception([&] {
       for (auto& callback : callbacks_) callback->handle_result(results, info);
     });

@@ -35,16 +35,20 @@ std::string_view without_tag(std::string_view text) {
   return text.starts_with("[json.exception") && end != std::string_view::npos ? text.substr(end + 2) : text;
 }
 
-bool is_nested_deeper(const Json& value, int levels) {
-  if (!value.is_structured()) return false;
-  if (levels == 0) return true;
-  return std::any_of(value.begin(), value.end(),
-                     [levels](const Json& one) { return is_nested_deeper(one, levels - 1); });
-}
-
 [[noreturn]] void refuse_nesting() {
   throw Error(ErrorCode::invalid_argument,
               fmt::format("a JSON value is nested more than {} levels deep: flatten it", deepest_nesting));
+}
+
+/// Refuses what the other side could not read.
+void require_readable(const Json& value, int levels) {
+  if (value.is_discarded())
+    throw Error(ErrorCode::invalid_argument,
+                "a JSON value is what nlohmann calls discarded: the result of Json::parse(text, nullptr, false) for a "
+                "text that is not JSON. Check is_discarded() behind the parse, or let it throw");
+  if (!value.is_structured()) return;
+  if (levels == 0) refuse_nesting();
+  for (const auto& one : value) require_readable(one, levels - 1);
 }
 
 /// nlohmann's own builder of values with a limit: its reader recurses, so a few kilobytes of nested arrays from
@@ -136,7 +140,7 @@ std::string pack(const Json& value) {
 }
 
 void pack_to(std::string& out, const Json& value) {
-  if (is_nested_deeper(value, deepest_nesting)) refuse_nesting();  // the other side would refuse it
+  require_readable(value, deepest_nesting);
   Json::to_msgpack(value, nlohmann::detail::output_adapter<char>(out));
 }
 

@@ -53,6 +53,19 @@ DOCTEST_TEST_CASE("a callback that throws after the functions have returned ends
   DOCTEST_CHECK(outcome.failure->text.find("disk full") != std::string::npos);
 }
 
+DOCTEST_TEST_CASE("a report that cannot be read fails the run and not the program") {
+  const auto run = std::make_shared<Run>(detail::RunSpec{});
+  run->add_rounds({{1, 1, 1, {std::string(1, '\xc1')}}});
+  run->begin();
+  run->finish({});
+  CallbackThread thread({}, run, {});
+  thread.join();
+  const auto& outcome = run->conclude().outcome;
+  DOCTEST_CHECK(outcome.status == engine::RunStatus::failed);
+  DOCTEST_REQUIRE(outcome.failure);
+  DOCTEST_CHECK(outcome.failure->text.find("cannot be shown") != std::string::npos);
+}
+
 DOCTEST_TEST_CASE("an interrupt counts as long as rounds wait, and they are still shown") {
   const auto run = finished_run();
   run->stop(engine::StopReason::interrupted);

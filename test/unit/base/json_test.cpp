@@ -144,6 +144,12 @@ DOCTEST_TEST_CASE("packed values come back with their order, NaN and infinity") 
   DOCTEST_CHECK(out == "x\x07");
 }
 
+DOCTEST_TEST_CASE("a discarded value is refused at any depth before it is sent") {
+  const Json discarded = Json::parse("{", nullptr, false);
+  for (const Json& value : {discarded, Json{{"loss", discarded}}, Json{1, {{"deep", discarded}}}})
+    DOCTEST_CHECK(contains(thrown_by([&] { troupe::detail::pack(value); }), "Check is_discarded()"));
+}
+
 DOCTEST_TEST_CASE("bytes that are not one value are refused") {
   const auto whole = troupe::detail::pack(Json{{"key", {1, 2, 3}}});
   for (std::size_t size = 0; size < whole.size(); ++size) {
