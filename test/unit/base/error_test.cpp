@@ -7,11 +7,13 @@
 #include <troupe/error.hpp>
 
 DOCTEST_TEST_CASE("every error code has a name of its own") {
+  // They are numbered without gaps, and the compiler names one that to_string() forgot: the first unknown is the end.
+  const auto name = [](int code) { return troupe::to_string(static_cast<troupe::ErrorCode>(code)); };
   std::set<std::string_view> names;
-  for (int code = 0; code <= static_cast<int>(troupe::ErrorCode::io); ++code)
-    names.insert(troupe::to_string(static_cast<troupe::ErrorCode>(code)));
-  DOCTEST_CHECK(names.size() == static_cast<std::size_t>(troupe::ErrorCode::io) + 1);
-  DOCTEST_CHECK(names.count("unknown") == 0);
+  int count = 0;
+  while (name(count) != "unknown") names.insert(name(count++));
+  DOCTEST_CHECK(count > static_cast<int>(troupe::ErrorCode::group_lost));
+  DOCTEST_CHECK(names.size() == static_cast<std::size_t>(count));
 }
 
 DOCTEST_TEST_CASE("a code from elsewhere that nobody knows is unknown") {

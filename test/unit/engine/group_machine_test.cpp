@@ -422,7 +422,7 @@ DOCTEST_TEST_CASE("unequal reports end the attempt as a failure that is not retr
   DOCTEST_CHECK(find<AttemptEnded>(group.finish(2, RankEnd::stopped))->failure->text == "unequal");
 }
 
-DOCTEST_TEST_CASE("a rank that is given up is killed and its loss counts; the others are halted at once") {
+DOCTEST_TEST_CASE("a rank that is given up is killed and its loss counts while the others are halted at once") {
   Fixture group;
   group.run();
   const auto actions = group.machine.give_up(1, "stopped", group.now);
