@@ -88,7 +88,7 @@ Config Config::operator[](std::string_view key) const {
         fmt::format("{} is not an object but {} {}, so it has no key {}: pass an object there, {{{{{}, value}}}}",
                     path_, type_name(), show(*this), shown, shown));
   auto found = find(key);
-  if (found == end())
+  if (found == Json::end())
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{} has no key {}; {}. Put it into the run's config, or read it with a default: "
                             "{}.value({}, default)",
@@ -104,6 +104,24 @@ Config Config::operator[](std::size_t index) const {
     throw Error(ErrorCode::invalid_argument, fmt::format("{} has {} elements, so none at index {} (the first is 0)",
                                                          path_, size(), static_cast<std::ptrdiff_t>(index)));
   return {fmt::format("{}[{}]", path_, index), Json::operator[](index)};
+}
+
+ConfigIterator Config::begin() const { return {*this, Json::begin()}; }
+ConfigIterator Config::end() const { return {*this, Json::end()}; }
+
+std::vector<ConfigItem> Config::items() const {
+  std::vector<ConfigItem> all;
+  std::size_t index = 0;
+  for (auto one = begin(); one != end(); ++one)
+    all.push_back({is_object() ? one.key() : std::to_string(index++), *one});
+  return all;
+}
+
+const Config& ConfigIterator::operator*() const {
+  const auto place = whole_->is_object()  ? fmt::format("{}[{}]", whole_->path(), show(Json(key())))
+                     : whole_->is_array() ? fmt::format("{}[{}]", whole_->path(), index_)
+                                          : whole_->path();
+  return current_ = Config(place, *at_);
 }
 
 std::partial_ordering Config::compare_number(const Json& number) const {

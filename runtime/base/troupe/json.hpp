@@ -5,11 +5,13 @@
 #include <compare>
 #include <concepts>
 #include <cstddef>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace troupe {
 
@@ -28,8 +30,12 @@ concept Number = std::is_arithmetic_v<T> && !std::is_same_v<T, bool>;
 
 }  // namespace detail
 
+class ConfigIterator;
+struct ConfigItem;
+
 /// What a train function receives. Reading a key that is not there throws and names the key and those present, at any
-/// depth; plain nlohmann would be undefined behaviour. Nested values are handed out as copies, so nothing dangles.
+/// depth, also of values that a loop hands out; plain nlohmann would be undefined behaviour. Nested values are handed
+/// out as copies, so nothing dangles. (What find() and a Json default of value() give is plain: read it with at().)
 /// A plain `double lr = config["lr"]` of another type throws nlohmann's type_error; get<double>() also names the key.
 class Config : public Json {
 public:
@@ -46,6 +52,12 @@ public:
   Config operator[](Index index) const {
     return (*this)[static_cast<std::size_t>(index)];  // a negative one is beyond every end
   }
+
+  /// `for (const auto& layer : config["layers"])`. The value belongs to the loop's turn.
+  ConfigIterator begin() const;
+  ConfigIterator end() const;
+  /// `for (const auto& [key, value] : config["model"].items())`.
+  std::vector<ConfigItem> items() const;
 
   /// The value as a T; throws invalid_argument when it is of another type.
   template <class T>
@@ -71,10 +83,48 @@ public:
   friend void to_json(Json& out, const Config& value) { out = static_cast<const Json&>(value); }
 
 private:
+  friend class ConfigIterator;
   Config(std::string path, const Json& value) : Json(value), path_(std::move(path)) {}
   std::partial_ordering compare_number(const Json& number) const;
 
   std::string path_ = "config";
+};
+
+class ConfigIterator {
+public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = Config;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const Config*;
+  using reference = const Config&;
+
+  ConfigIterator(const Config& whole, Json::const_iterator at) : whole_(&whole), at_(at) {}
+
+  const Config& operator*() const;
+  const Config* operator->() const { return &**this; }
+  const std::string& key() const { return at_.key(); }
+  const Config& value() const { return **this; }
+  ConfigIterator& operator++() {
+    ++at_;
+    ++index_;
+    return *this;
+  }
+  bool operator==(const ConfigIterator& other) const { return at_ == other.at_; }
+  /// With what find() gave.
+  bool operator==(const Json::const_iterator& other) const { return at_ == other; }
+
+private:
+  const Config* whole_;
+  Json::const_iterator at_;
+  std::size_t index_ = 0;
+  mutable Config current_;
+};
+
+struct ConfigItem {
+  std::string name;
+  Config held;
+  const std::string& key() const { return name; }
+  const Config& value() const { return held; }
 };
 
 namespace detail {

@@ -62,6 +62,23 @@ DOCTEST_TEST_CASE("a list in a config can be walked, indexed and copied out") {
   DOCTEST_CHECK(config["layers"].size() == 3);
 }
 
+DOCTEST_TEST_CASE("what a loop over a config hands out is checked as well") {
+  const Config nested(Json{{"layers", {{{"width", 8}}, {{"depth", 2}}}}, {"model", {{"inner", {{"lr", 0.5}}}}}});
+  const auto widths = thrown_by([&] {
+    for (const auto& layer : nested["layers"]) static_cast<void>(layer["width"]);
+  });
+  DOCTEST_CHECK(contains(widths, R"(config["layers"][1] has no key "width"; its keys are "depth")"));
+  const auto rates = thrown_by([&] {
+    for (const auto& [key, value] : nested["model"].items()) static_cast<void>(value[key]);
+  });
+  DOCTEST_CHECK(contains(rates, R"(config["model"]["inner"] has no key "inner"; its keys are "lr")"));
+  for (const auto& item : nested["model"].items()) DOCTEST_CHECK(item.key() == "inner");
+  DOCTEST_CHECK(nested.begin().key() == "layers");
+  DOCTEST_CHECK((nested.find("none") == nested.end()));
+  DOCTEST_CHECK((nested.find("model") != nested.end()));
+  DOCTEST_CHECK(Config().items().empty());
+}
+
 DOCTEST_TEST_CASE("config values compare with numbers and texts") {
   DOCTEST_CHECK((config["num_epochs"] > 2));
   DOCTEST_CHECK((2 < config["num_epochs"]));
