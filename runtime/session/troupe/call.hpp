@@ -33,16 +33,27 @@ public:
   virtual void shutdown(std::chrono::milliseconds patience) = 0;
 };
 
-/// Parameters of a call's function, without the leading object.
-template <class F>
-struct CallTraits : CallTraits<decltype(&F::operator())> {};
-template <class F, class R, class... Args>
-struct CallTraits<R (F::*)(Args...) const> {
+/// Result and parameters of a call's function, the leading object included.
+template <class Signature>
+struct CallTraitsOf;
+template <class R, class... Args>
+struct CallTraitsOf<R(Args...)> {
   using Result = R;
   using Parameters = std::tuple<Args...>;
 };
-template <class F, class R, class... Args>
-struct CallTraits<R (F::*)(Args...)> : CallTraits<R (F::*)(Args...) const> {};
+template <class F>
+struct CallTraits : CallTraitsOf<typename SignatureOf<F>::type> {
+  static_assert(std::is_class_v<F>,
+                "troupe: a function pointer does not tell a worker which function it is; call it from a lambda without "
+                "captures: [](Model& model, int step) { return f(model, step); }");
+};
+template <class F>
+  requires std::is_void_v<typename SignatureOf<F>::type>
+struct CallTraits<F> : CallTraitsOf<void()> {
+  static_assert(always_false<F>,
+                "troupe: a call takes a lambda without captures whose parameters have types (no auto): "
+                "[](Model& model, int step) { ... }; a troupe::fn<> is for run()");
+};
 
 template <class T>
 inline constexpr bool is_object_parameter =

@@ -29,6 +29,8 @@ enum class EntryKind : std::uint8_t { train, make, call };
 struct FunctionId {
   std::string build;
   std::uint64_t offset = 0;
+
+  bool operator==(const FunctionId&) const = default;
 };
 
 /// Registration, before main(): `name` is for people only.
@@ -52,6 +54,24 @@ struct Registered {
 template <class>
 inline constexpr bool always_false = false;
 
+/// `Result(Args...)` of a function, or of a class with one operator() that is no template; else void.
+template <class F>
+struct SignatureOf : std::type_identity<void> {};
+template <class F>
+  requires requires(const F& function) { std::function{function}; }
+struct SignatureOf<F> {
+  template <class Signature>
+  static Signature* of(const std::function<Signature>&);
+  using type = std::remove_pointer_t<decltype(of(std::function{std::declval<const F&>()}))>;
+};
+
+/// Whether parameters are a config or nothing. What Json converts to by itself could be called as well, and would fail
+/// where a worker calls it; Json itself has lost the check of its keys.
+template <class Signature>
+inline constexpr bool takes_config = true;  // of a generic lambda: takes what it is given
+template <class Result, class... Args>
+inline constexpr bool takes_config<Result(Args...)> = (std::is_same_v<std::remove_cvref_t<Args>, Config> && ...);
+
 /// Calls a function of no argument or of one config.
 template <class F>
 decltype(auto) apply_config(F&& function, const Config& config) {
@@ -68,10 +88,12 @@ Json give_back(const Checkpoint& result);
 
 template <class F>
 Json call_train(F&& function, const Config& config) {
-  if constexpr (!std::is_invocable_v<F> && !std::is_invocable_v<F, const Config&>) {
-    static_assert(always_false<F>,
-                  "troupe: a train function takes no argument or one `const troupe::Config&`; "
-                  "put further values into the run's config");
+  if constexpr (!takes_config<typename SignatureOf<std::remove_cvref_t<F>>::type> ||
+                (!std::is_invocable_v<F> && !std::is_invocable_v<F, const Config&>)) {
+    static_assert(
+        always_false<F>,
+        "troupe: a train function takes no argument or one `const troupe::Config&`, and nothing that a config "
+        "converts to (a plain Json, a number); put further values into the run's config");
     return {};
   } else {
     using Result = decltype(apply_config(std::forward<F>(function), config));
