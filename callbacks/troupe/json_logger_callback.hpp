@@ -2,20 +2,32 @@
 #pragma once
 
 #include <filesystem>
+#include <initializer_list>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <troupe/callback.hpp>
 
 namespace troupe {
 
+/// Ranks as one writes them: `1`, `{0, 1}`, or std::nullopt for all.
+class WorkersToLog : public std::optional<std::vector<int>> {
+public:
+  WorkersToLog(int rank) : WorkersToLog({rank}) {}  // NOLINT(google-explicit-constructor)
+  WorkersToLog(std::initializer_list<int> ranks) : optional(std::vector<int>(ranks)) {}
+  WorkersToLog(std::vector<int> ranks) : optional(std::move(ranks)) {}  // NOLINT(google-explicit-constructor)
+  WorkersToLog(std::nullopt_t = std::nullopt) {}                        // NOLINT(google-explicit-constructor)
+  WorkersToLog(const std::optional<std::vector<int>>& ranks)
+      : optional(ranks) {}  // NOLINT(google-explicit-constructor)
+};
+
 struct JsonLoggerOptions {
   /// Where the file goes; default: the run's folder.
   std::filesystem::path logdir = {};
   std::string filename = "results.json";
-  /// Ranks to log; nothing: all.
-  std::optional<std::vector<int>> workers_to_log = std::vector<int>{0};
+  WorkersToLog workers_to_log = 0;
 };
 
 /// Writes a JSON array with one element a round: the list of the logged ranks' metrics. Constant cost a report, and

@@ -88,10 +88,10 @@ public:
   /// Starts the workers, each with an object of type Cls made from `args`.
   template <class Cls, class... Args>
   void start(Args&&... args) {
-    using Make = detail::MakeObject<Cls, std::decay_t<Args>...>;
+    using Make = detail::MakeObject<Cls, detail::Sent<Args>...>;
     static_cast<void>(&detail::Registered<Make, detail::EntryKind::make>::done);
     start_object({detail::identify(reinterpret_cast<detail::AnyEntry>(&Make::call)),
-                  detail::encode_all(static_cast<const std::decay_t<Args>&>(args)...)});
+                  detail::encode_all(static_cast<const detail::Sent<Args>&>(args)...)});
   }
 
   /// start<Cls>(args...) with the handle to its workers.

@@ -63,7 +63,7 @@ private:
 DOCTEST_TEST_CASE("objects keep their state between calls") {
   on_both_placements([](Placement placement) {
     TestTrainer trainer({.num_workers = 3, .placement = placement});
-    trainer->start<Counter>(5, std::string("five"));
+    trainer->start<Counter>(5, "five");  // a literal is sent as the text
     const auto sums = trainer->execute([](Counter& counter, int amount) { return counter.add(amount); }, 2);
     DOCTEST_CHECK(sums == std::vector<int>{7, 7, 7});
     trainer->workers()[1].execute([](Counter& counter) { counter.add(100); });

@@ -92,6 +92,11 @@ struct ObjectBox {
 /// Throws invalid_state when the worker holds no object, or one of another type.
 void* require_object_of(const ObjectBox* box, const void* type);
 
+/// What is sent of an argument: a literal as a text.
+template <class T>
+using Sent = std::conditional_t<std::is_same_v<std::decay_t<T>, const char*> || std::is_same_v<std::decay_t<T>, char*>,
+                                std::string, std::decay_t<T>>;
+
 template <class Cls, class... Args>
 struct MakeObject {
   static void* call(std::string_view arguments) {

@@ -121,8 +121,9 @@ DOCTEST_TEST_CASE("the form of the file is one line a round") {
 
 DOCTEST_TEST_CASE("the ranks asked for are logged, and those that are not there are left out") {
   TempFolder folder;
-  const auto logged = [&](std::optional<std::vector<int>> ranks) {
-    JsonLoggerCallback callback({.logdir = folder.path(), .workers_to_log = std::move(ranks)});
+  const auto logged = [&](troupe::JsonLoggerOptions options) {
+    options.logdir = folder.path();
+    JsonLoggerCallback callback(std::move(options));
     callback.start_training({});
     callback.handle_result(round_of(0), {});
     const auto log = Json::parse(read_file(callback.log_path()));
@@ -130,11 +131,15 @@ DOCTEST_TEST_CASE("the ranks asked for are logged, and those that are not there 
     for (const auto& metrics : log[0]) text += metrics["rank"].dump() + " ";
     return text;
   };
-  DOCTEST_CHECK(logged(std::nullopt) == "0 1 ");
-  DOCTEST_CHECK(logged({{1}}) == "1 ");
-  DOCTEST_CHECK(logged({{1, 0, 7}}) == "1 0 ");
-  DOCTEST_CHECK(logged({{2, 1'000'000}}).empty());
-  DOCTEST_CHECK(logged(std::vector<int>{}).empty());
+  DOCTEST_CHECK(logged({}) == "0 ");
+  DOCTEST_CHECK(logged({.workers_to_log = 1}) == "1 ");
+  DOCTEST_CHECK(logged({.workers_to_log = {1}}) == "1 ");
+  DOCTEST_CHECK(logged({.workers_to_log = {0, 1}}) == "0 1 ");
+  DOCTEST_CHECK(logged({.workers_to_log = {{1, 0, 7}}}) == "1 0 ");
+  DOCTEST_CHECK(logged({.workers_to_log = {2, 1'000'000}}).empty());
+  DOCTEST_CHECK(logged({.workers_to_log = std::nullopt}) == "0 1 ");
+  DOCTEST_CHECK(logged({.workers_to_log = std::vector<int>{}}).empty());
+  DOCTEST_CHECK(logged({.workers_to_log = std::optional<std::vector<int>>()}) == "0 1 ");
 }
 
 DOCTEST_TEST_CASE("NaN, infinity and broken UTF-8 do not break the file") {
