@@ -100,15 +100,19 @@ Launched Node::Impl::launch(LaunchRequest request) {
 
 void Node::Impl::signal(Token token, int signal_number) {
   Lock lock(mutex_);
-  const auto found = workers_.find(token);
-  if (found == workers_.end()) {
-    return;
+  if (const auto found = workers_.find(token); found != workers_.end()) {
+    auto& record = found->second;
+    if (exiting_) {
+      end_with_program(found);
+    } else if (record.pid < 0) {
+      record.early_signals.push_back(signal_number);
+      record.last_signal_sent = signal_number;
+    } else {
+      send_signal(token, record, signal_number);
+    }
   }
-  auto& record = found->second;
-  if (record.pid < 0) {
-    record.early_signals.push_back(signal_number);
-  } else {
-    send_signal(token, record, signal_number);
+  if (exiting_) {
+    deliver(lock);  // the Node's thread does not any more
   }
 }
 
@@ -187,7 +191,7 @@ void Node::Impl::at_exit() {
 void Node::Impl::run() {
   for (;;) {
     epoll_event events[64];
-    const int count = ::epoll_wait(epoll_.get(), events, 64, -1);
+    const int count = ::epoll_wait(epoll_.get(), events, 64, server_check_in());
     Lock lock(mutex_);
     for (int i = 0; i < count; ++i) {
       handle(events[i].data.u64);
@@ -195,6 +199,7 @@ void Node::Impl::run() {
     deliver(lock);
     find_causes();
     deliver(lock);
+    check_server();
     if (exiting_) {
       park(lock);
     }
@@ -230,25 +235,46 @@ void Node::Impl::handle(std::uint64_t key) {
     default:
       break;
   }
-  // A pidfd is watched only after the fork server was lost.
+  if (!found->second.lost_with_server) {  // the fork server reaps it, and says how it ended
+    found->second.dead_since = std::chrono::steady_clock::now();
+    return check_server_at(*found->second.dead_since + server_patience);
+  }
   worker_ended(found, {ProcessEvent::Kind::signaled, found->second.pid, SIGKILL, killed_with_server_text});
 }
 
 void Node::Impl::deliver(Lock& lock) {
-  while (!deliveries_.empty() && !exiting_) {
-    auto deliveries = std::exchange(deliveries_, {});
-    lock.unlock();
-    for (const auto& [call, token, event] : deliveries) {
-      if (call && !exiting_) {
-        call(token, event);
+  const bool at_exit = exiting_;  // what is not delivered before is kept for those who ask then
+  while (!deliveries_.empty() && exiting_ == at_exit) {
+    {
+      const auto next = std::move(deliveries_.front());
+      deliveries_.pop_front();
+      lock.unlock();
+      if (next.call) {
+        next.call(next.token, next.event);
       }
-    }
-    deliveries.clear();  // what the callbacks hold is freed without the lock, too
+    }  // what the callback holds is freed without the lock, too
     lock.lock();
   }
 }
 
+// Somebody wants this worker gone while the program exits, and waits for its end.
+void Node::Impl::end_with_program(Records::iterator worker) {
+  const auto& record = worker->second;
+  if (record.pidfd) {
+    signal_pidfd(record.pidfd.get(), SIGKILL);
+  }
+  worker_ended(worker, {record.pid < 0 ? ProcessEvent::Kind::failed : ProcessEvent::Kind::signaled, record.pid, SIGKILL,
+                        "ended with the program"});
+}
+
 void Node::Impl::park(Lock& lock) {
+  for (auto next = workers_.begin(); next != workers_.end();) {
+    const auto worker = next++;
+    if (worker->second.last_signal_sent == SIGKILL) {
+      end_with_program(worker);
+    }
+  }
+  deliver(lock);
   parked_ = true;
   changed_.notify_all();
   lock.unlock();
@@ -264,6 +290,15 @@ bool Node::Impl::watch(int fd, Watched what, Token token, std::uint32_t events) 
   event.events = events;
   event.data.u64 = token << token_shift | static_cast<std::uint64_t>(what);
   return ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+// Once. A pidfd stays readable for ever.
+bool Node::Impl::watch_end(Token token, const WorkerRecord& record) {
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLONESHOT;
+  event.data.u64 = token << token_shift | static_cast<std::uint64_t>(Watched::pidfd);
+  return ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, record.pidfd.get(), &event) == 0 ||
+         ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, record.pidfd.get(), &event) == 0;
 }
 
 // Before the close: a copy of the descriptor in a forked child would keep it in the set.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <map>
@@ -20,6 +21,9 @@
 
 namespace troupe::node {
 
+/// A fork server that has not told of a death by then does nothing any more: somebody has stopped it.
+inline constexpr std::chrono::seconds server_patience{5};
+
 inline constexpr const char* killed_with_server_text = "killed with the fork server";
 
 /// A worker process from its launch to its end.
@@ -32,6 +36,7 @@ struct WorkerRecord {
   std::vector<int> early_signals;  ///< asked for before it was forked
   int last_signal_sent = 0;        ///< by us
   bool lost_with_server = false;
+  std::optional<std::chrono::steady_clock::time_point> dead_since;  ///< killed by us; its end was not told yet
 };
 
 struct Node::Impl {
@@ -49,6 +54,7 @@ public:
   pid_t fork_server_pid();
 
   /// The program exits: no more callbacks, the fork server ends (and the workers with it), the printer gets a moment.
+  /// Who signals a worker after that is told of its end by that call: a Trainer with static storage waits for it.
   void at_exit();
   /// The process this Node was made in; a copy that the user forked has no part in it.
   pid_t owner() const { return owner_; }
@@ -78,9 +84,11 @@ private:
   [[noreturn]] void run();
   void handle(std::uint64_t key);
   void deliver(Lock& lock);
+  void end_with_program(Records::iterator worker);
   [[noreturn]] void park(Lock& lock);
   void wake();
   bool watch(int fd, Watched what, Token token, std::uint32_t events);
+  bool watch_end(Token token, const WorkerRecord& record);
   void unwatch(int fd);
   bool on_node_thread() const { return std::this_thread::get_id() == thread_.get_id(); }
 
@@ -105,6 +113,9 @@ private:
   void start_server();
   void adopt_server(ForkServer server);
   void server_lost();
+  void check_server_at(std::chrono::steady_clock::time_point time);
+  int server_check_in() const;
+  void check_server();
   void flush_forks();
   void watch_server_room(bool wanted);
 
@@ -116,7 +127,7 @@ private:
   Token next_token_ = 1;
   Records workers_;
   std::deque<DeadWorker> dead_;  ///< newest last
-  std::vector<Delivery> deliveries_;
+  std::deque<Delivery> deliveries_;
   std::vector<Token> dying_;      ///< seen by the death watch, not told yet
   std::vector<Token> uncertain_;  ///< told, but not yet what of
   std::deque<PendingFork> forks_;
@@ -126,6 +137,7 @@ private:
   std::uint64_t server_attempts_ = 0;  ///< how often one was asked for
   std::string server_error_;           ///< why the last one could not be had, or was lost
   bool watching_server_room_ = false;
+  std::optional<std::chrono::steady_clock::time_point> server_check_;  ///< used on the Node's thread only
   bool output_paused_ = false;
   std::atomic<bool> exiting_ = false;
   bool parked_ = false;

@@ -4,6 +4,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <troupe/error.hpp>
@@ -27,18 +28,18 @@ const char* lost_before_fork_text(bool said_hello) {
 
 // The server must be a child of the Node's thread, which lives as long as it may; others wait for that thread.
 void Node::Impl::ensure_server(Lock& lock) {
-  if (server_) {
+  if (server_ && !exiting_) {
     return;
   }
   server_wanted_ = true;
-  if (on_node_thread()) {
+  if (on_node_thread() && !exiting_) {
     start_server();
   } else {
     wake();
     // Not "until it is there": one that dies at once may be gone again when this thread looks.
     changed_.wait(lock, [&, before = server_attempts_] { return server_attempts_ != before || exiting_; });
   }
-  if (!server_) {
+  if (!server_ || exiting_) {  // while the program exits nobody would hear of the worker
     throw Error(ErrorCode::start_failed, exiting_ ? "no worker can be started while the program exits" : server_error_);
   }
 }
@@ -83,7 +84,7 @@ void Node::Impl::server_lost() {
     }
     record.lost_with_server = true;
     signal_pidfd(record.pidfd.get(), SIGKILL);
-    if (!watch(record.pidfd.get(), Watched::pidfd, token, EPOLLIN | EPOLLONESHOT)) {  // it stays readable for ever
+    if (!watch_end(token, record)) {
       over.push_back(token);
     }
   }
@@ -93,6 +94,38 @@ void Node::Impl::server_lost() {
     const auto pid = worker->second.pid;
     worker_ended(worker, pid < 0 ? ProcessEvent{Kind::failed, -1, 0, lost_before_fork_text(server_said_hello_)}
                                  : ProcessEvent{Kind::signaled, pid, SIGKILL, killed_with_server_text});
+  }
+}
+
+void Node::Impl::check_server_at(std::chrono::steady_clock::time_point time) {
+  server_check_ = server_check_ ? std::min(*server_check_, time) : time;
+}
+
+/// Milliseconds for epoll_wait.
+int Node::Impl::server_check_in() const {
+  if (!server_check_) {
+    return -1;
+  }
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*server_check_ - std::chrono::steady_clock::now());
+  return static_cast<int>(std::max<std::int64_t>(left.count(), 0));
+}
+
+// Its death is told like any other, and the ends of its workers with it.
+void Node::Impl::check_server() {
+  const auto now = std::chrono::steady_clock::now();
+  if (!server_check_ || now < *server_check_) {
+    return;
+  }
+  server_check_.reset();
+  for (const auto& [token, record] : workers_) {
+    if (!record.dead_since || record.lost_with_server) {
+      continue;
+    }
+    if (now - *record.dead_since >= server_patience) {
+      signal_pidfd(server_.pidfd.get(), SIGKILL);
+      return;
+    }
+    check_server_at(*record.dead_since + server_patience);
   }
 }
 

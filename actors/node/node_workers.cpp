@@ -127,6 +127,9 @@ void Node::Impl::send_signal(Token token, WorkerRecord& record, int signal_numbe
   record.last_signal_sent = signal_number;
   if (record.pidfd) {
     signal_pidfd(record.pidfd.get(), signal_number);
+    if (signal_number == SIGKILL && !record.lost_with_server) {
+      watch_end(token, record);
+    }
   } else if (server_) {  // we were out of descriptors when it was forked; the server knows which process it is
     send_message(server_.socket.get(), ForkRequest{token, signal_number}, {}, MSG_DONTWAIT);
   }

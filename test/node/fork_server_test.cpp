@@ -155,6 +155,21 @@ DOCTEST_TEST_CASE("the death of the fork server is the death of its workers, and
   }
 }
 
+DOCTEST_TEST_CASE("a fork server that stays stopped does not hide the end of a worker that was killed") {
+  TestWorker worker;
+  TestWorker other;
+  worker.pid();
+  other.pid();
+  const auto stopped = server_pid();
+  ::kill(stopped, SIGSTOP);
+  Node::instance().signal(worker.token(), SIGKILL);
+  DOCTEST_CHECK(worker.wait_end().value == SIGKILL);
+  DOCTEST_CHECK(other.wait_end().text == "killed with the fork server");
+  TestWorker next;
+  DOCTEST_CHECK(next.ask("print alive") == "ok");
+  DOCTEST_CHECK(server_pid() != stopped);
+}
+
 DOCTEST_TEST_CASE("a launch that meets the death of the fork server fails with a reason") {
   TestWorker first;
   first.pid();

@@ -47,6 +47,14 @@ DOCTEST_TEST_CASE("exit of the host on any thread ends all its processes") {
   }
 }
 
+DOCTEST_TEST_CASE("who ends a worker behind the end of main is told of its end") {
+  Program program({"--host=exit_before_static"});
+  const auto pids = open_pids(program.read_line());
+  DOCTEST_CHECK(program.read_line() == "ended with the program");
+  DOCTEST_CHECK(WEXITSTATUS(program.wait()) == 7);
+  DOCTEST_CHECK(goes_away(pids.worker));
+}
+
 DOCTEST_TEST_CASE("exit of a host that never launched anything") {
   Program program({"--host=without_worker"});
   DOCTEST_CHECK(program.read_all() == "");  // until the fork server, too, has closed it

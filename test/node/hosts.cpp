@@ -62,6 +62,29 @@ int wait_for_ever() {
   }
 }
 
+/// Ends its worker when statics are destroyed, behind the end of the Node, and waits for that.
+struct LateOwner {
+  ~LateOwner() {
+    Node::instance().signal(token, SIGTERM);
+    say(ended.get_future().get().text);
+  }
+  node::Token token = 0;
+  std::promise<ProcessEvent> ended;
+};
+
+int exit_before_static() {
+  static LateOwner owner;
+  std::promise<ProcessEvent> forked;
+  owner.token = Node::instance()
+                    .launch({.on_event =
+                                 [&forked](auto, const auto& event) {
+                                   (event.is_end() ? owner.ended : forked).set_value(event);
+                                 }})
+                    .token;
+  say_pids(forked.get_future().get());
+  std::exit(7);
+}
+
 int exit_in_event() {
   Node::instance().launch({.on_event = [](auto, const auto& event) {
     say_pids(event);
@@ -146,6 +169,7 @@ int say_why_not() {
 int play_host(std::string_view name) {
   const std::map<std::string_view, int (*)()> hosts = {
       {"exit_main", exit_main},
+      {"exit_before_static", exit_before_static},
       {"exit_in_event", exit_in_event},
       {"exit_in_drain", exit_in_drain},
       {"exit_with_stopped_server", exit_with_stopped_server},
