@@ -189,6 +189,26 @@ inline std::string render(const caf::actor_system& system, const caf::error& err
 #endif
 }
 
+/// Calls `tell` with the reason when the actor ends; at once if it has.
+template <class Handle, class Function>
+void at_end_of(const Handle& who, Function tell) {
+  caf::actor_cast<caf::strong_actor_ptr>(who)->get()->attach_functor(
+      [tell, system = &who->home_system()](const caf::error& reason) { tell(render(*system, reason)); });
+}
+
+/// After so long without a message a connection of this system counts as broken; zero: never. Workers send none of
+/// CAF's heartbeats.
+inline std::chrono::nanoseconds longest_silence(const caf::actor_system& system) {
+#if TROUPE_CAF_LEGACY
+  constexpr const char *interval = "middleman.heartbeat-interval", *timeout = "middleman.connection-timeout";
+#else
+  constexpr const char *interval = "caf.middleman.heartbeat-interval", *timeout = "caf.middleman.connection-timeout";
+#endif
+  const auto& defaults = caf::defaults::middleman::heartbeat_interval;
+  const bool on = caf::get_or(system.config(), interval, defaults).count() > 0;
+  return on ? caf::get_or(system.config(), timeout, caf::defaults::middleman::connection_timeout) : caf::timespan{0};
+}
+
 template <class Block>
 void add_types(caf::actor_system_config& config) {
 #if TROUPE_CAF_LEGACY

@@ -5,6 +5,8 @@
 #include <iterator>
 #include <utility>
 
+#include "runtime/base/log.hpp"
+
 namespace troupe::detail {
 namespace {
 
@@ -51,11 +53,23 @@ Run::Added Run::add_rounds(std::vector<Round> rounds, bool resumed) {
 
 void Run::finish(RunResult result) {
   std::shared_ptr<RunControl> dropped;
+  bool abandoned = false;
   {
     std::lock_guard lock(mutex_);
     if (result_) return;
     result_ = std::move(result);
     dropped = std::move(control_);
+    abandoned = concludes_by_itself_;
+  }
+  changed_.notify_all();
+  if (abandoned) conclude_by_itself();
+}
+
+void Run::finish_unless_begun(const RunResult& result) {
+  {
+    std::lock_guard lock(mutex_);
+    if (begun_ || result_) return;
+    result_ = result;
   }
   changed_.notify_all();
 }
@@ -162,6 +176,19 @@ const RunResult& Run::conclude() {
   active.reset();
   if (first) spec.on_end(*result_);
   return *result_;
+}
+
+void Run::conclude_by_itself() {
+  {
+    std::lock_guard lock(mutex_);
+    concludes_by_itself_ = true;
+    if (!result_) return;
+  }
+  try {
+    conclude();
+  } catch (const std::exception& error) {
+    log_error("the end of a run could not be written: {}", error.what());
+  }
 }
 
 void Run::fail_at_end(engine::Failure failure) {

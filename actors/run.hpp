@@ -121,6 +121,8 @@ public:
   Added add_rounds(std::vector<Round> rounds, bool resumed = false);
   /// Once. Drops the control, so that no actor handle outlives its system here.
   void finish(RunResult result);
+  /// One that nobody carries out: begin() will give the stop that it was asked for.
+  void finish_unless_begun(const RunResult& result);
 
   // ---- for the consumer
   /// This thread will take the rounds; so does one that has called next_round().
@@ -141,6 +143,8 @@ public:
   bool exhausted() const;
   /// Waits for the end, and tells on_end the first time. Rounds that were not taken are dropped.
   const RunResult& conclude();
+  /// Nobody will take its rounds or its end: it is concluded when it finishes.
+  void conclude_by_itself();
   /// Whoever was told of the end failed: so does a run that had ended well.
   void fail_at_end(engine::Failure failure);
   /// Waits for the end, but not for ever.
@@ -164,6 +168,7 @@ private:
   std::int64_t furthest_ = 0;  // the highest of all attempts
   std::optional<RunResult> result_;
   bool concluded_ = false;
+  bool concludes_by_itself_ = false;
   bool begun_ = false;
   std::optional<StopRequest> early_stop_;
   std::optional<std::chrono::steady_clock::time_point> show_until_;  // after an interrupt

@@ -27,7 +27,7 @@ public:
     compat::on_exit(self, [this](const caf::exit_msg& exit) {
       if (!group_ || exit.source != group_.address()) self_->quit(exit.reason);
     });
-    compat::on_exception(self, [this](const char* text) { failed(text); });
+    compat::on_exception(self, [](const char* text) { log_error("trainer failed: {}", text); });
     return {
         [this](const local::StartGroup& start) { start_group(start); },
         [this](const local::BeginRun& begin) { begin_run(begin.run); },
@@ -205,15 +205,6 @@ private:
     gone_ = down.gone;
     if (!group_) return finish({});
     compat::tell(self_, group_, local::LeaveGroup{down.patience});
-  }
-
-  /// This actor ends with an exception of ours, and its group with it: nobody may wait for either any longer.
-  void failed(const char* text) {
-    log_error("trainer failed: {}", text);
-    const Error error(ErrorCode::internal, fmt::format("the trainer failed: {}", text));
-    if (auto promise = std::exchange(started_, nullptr)) promise->set_exception(std::make_exception_ptr(error));
-    if (auto run = std::exchange(run_, nullptr)) run->finish(detail::failed_run(error.code(), error.what()));
-    if (auto promise = std::exchange(gone_, nullptr)) promise->set_value({});
   }
 
   /// The group or the checkpoints went without being asked: their actor failed.

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -13,6 +14,7 @@
 
 #include "actors/protocols.hpp"
 #include "actors/run.hpp"
+#include "runtime/session/session.hpp"
 
 namespace troupe::detail {
 
@@ -25,8 +27,24 @@ public:
 
   /// Calls wait for the end of that run from now on.
   void run_begins(const std::shared_ptr<Run>& run) {
-    std::lock_guard lock(mutex_);
-    run_ = run;
+    std::optional<Error> why;
+    {
+      std::lock_guard lock(mutex_);
+      run_ = run;
+      why = trainer_ended_;
+    }
+    if (why) run->finish(failed_run(why->code(), why->what()));
+  }
+
+  /// Nobody carries out this run, or a later one.
+  void trainer_ended(const Error& why) {
+    std::shared_ptr<Run> run;
+    {
+      std::lock_guard lock(mutex_);
+      trainer_ended_ = why;
+      run = run_.lock();
+    }
+    if (run) run->finish(failed_run(why.code(), why.what()));
   }
 
   int worker_count() const override { return static_cast<int>(view_->rows().size()); }
@@ -71,6 +89,7 @@ private:
   const std::shared_ptr<local::CallQueue> queue_;
   mutable std::mutex mutex_;
   std::weak_ptr<Run> run_;
+  std::optional<Error> trainer_ended_;
   std::function<void(std::chrono::milliseconds)> shut_down_;
 };
 

@@ -29,11 +29,13 @@ RunIterator& RunIterator::operator=(RunIterator&& other) noexcept {
 RunIterator::~RunIterator() {
   if (!run_) return;
   run_->stop(engine::StopReason::asked);
-  // Workers are killed at their deadline; only a local function that never stops outlasts this.
-  if (run_->wait_for(run_->spec.patience))
-    run_->conclude();
-  else
-    log_error("the function does not stop although its iterator was dropped; its thread is left behind");
+  // Workers are killed at their deadline. What outlasts it: checkpoints that are still written, and a function on a
+  // thread of this program that never stops.
+  if (!run_->wait_for(run_->spec.patience))
+    log_warning("the iterator of a run was dropped, and {}; the trainer takes the next run when that has ended",
+                run_->spec.can_end_at_once ? "its checkpoints are still being written"
+                                           : "its function does not stop: the thread of it is left behind");
+  run_->conclude_by_itself();
 }
 
 bool RunIterator::next() {

@@ -5,7 +5,10 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <functional>
+#include <future>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
@@ -24,6 +27,7 @@
 #include "runtime/base/table.hpp"
 #include "runtime/callback_thread.hpp"
 #include "runtime/driver_environment.hpp"
+#include "runtime/engine/group_machine.hpp"
 #include "runtime/interrupts.hpp"
 #include "runtime/run_errors.hpp"
 
@@ -58,6 +62,41 @@ private:
   std::weak_ptr<Run> run_;
 };
 
+/// Behind the patience of the workers.
+constexpr std::chrono::seconds longest_end{30};
+
+void set_unless_set(const std::function<void()>& set) {
+  try {
+    set();
+  } catch (const std::future_error&) {  // there was an answer before the end
+  }
+}
+
+/// The ranks that do not stop; none if the actor has ended in another way.
+std::future<std::vector<int>> ask_to_end(const TrainerActor& trainer, std::chrono::milliseconds patience) {
+  auto gone = std::make_shared<std::promise<std::vector<int>>>();
+  compat::at_end_of(trainer, [gone](const std::string&) { set_unless_set([&] { gone->set_value({}); }); });
+  compat::post(trainer, local::ShutDown{patience, gone});
+  return gone->get_future();
+}
+
+/// The group keeps the deadlines, a new one for each phase of each try; this one is for a group that fails to.
+std::chrono::milliseconds longest_start(const Settings& settings) {
+  constexpr int phases = 2;  // workers are set up, and form a group
+  return settings.worker_start_deadline * (phases * engine::GroupLimits{}.start_attempts) + std::chrono::seconds(30);
+}
+
+/// The program exits: statics are destroyed next.
+thread_local bool thread_locals_gone = false;
+
+void watch_thread_locals() {
+  struct Watch {
+    ~Watch() { thread_locals_gone = true; }
+  };
+  thread_local const Watch watch;
+  static_cast<void>(watch);
+}
+
 caf::actor_system* configured(caf::actor_system* system) {
   if (system) require_configured(*system);
   return system;
@@ -66,14 +105,26 @@ caf::actor_system* configured(caf::actor_system* system) {
 }  // namespace
 
 TrainerImpl::TrainerImpl(const TrainerOptions& options, caf::actor_system* system)
-    : settings_(checked_settings(options)), host_system_(configured(system)), logdir_(make_logdir(options.logdir)) {}
+    : settings_(checked_settings(options)), host_system_(configured(system)), logdir_(make_logdir(options.logdir)) {
+  watch_thread_locals();
+}
 
 TrainerImpl::~TrainerImpl() {
-  try {
-    shutdown();
-  } catch (const std::exception& error) {
-    log_error("{}", error.what());
+  const auto end = [this] {
+    try {
+      shutdown();
+    } catch (const std::exception& error) {
+      log_error("{}", error.what());
+    }
+  };
+  if (!thread_locals_gone) {
+    end();
+    return;
   }
+  // It has static storage. CAF keeps memory for messages in thread_local objects, so another thread sends them, and
+  // the system, which holds some from before, stays.
+  std::thread(end).join();
+  static_cast<void>(new std::shared_ptr<caf::actor_system>(std::move(system_)));
 }
 
 std::unique_ptr<TrainerImpl> TrainerImpl::restore(const std::filesystem::path& run_dir, TrainerOptions options) {
@@ -178,18 +229,20 @@ void TrainerImpl::start_actors(const Fn& hook, const ObjectSpec& object, Group& 
                                                   [this](std::chrono::milliseconds patience) { shutdown(patience); });
   auto started = std::make_shared<std::promise<void>>();
   auto result = started->get_future();
+  // Whatever ends the actor: nobody waits for it any longer.
+  compat::at_end_of(group.trainer, [calls = group.calls, started](const std::string& why) {
+    const Error error(ErrorCode::internal, "the trainer ended: " + why);
+    set_unless_set([&] { started->set_exception(std::make_exception_ptr(error)); });
+    calls->trainer_ended(error);
+  });
   compat::post(group.trainer, local::StartGroup{spec, group.view, queue, started});
   try {
-    // The group has the deadline; this one is for a group that fails to keep it.
-    if (result.wait_for(settings_.worker_start_deadline + std::chrono::seconds(30)) != std::future_status::ready)
+    if (result.wait_for(longest_start(settings_)) != std::future_status::ready)
       throw Error(ErrorCode::internal, "the worker group did not answer");
     result.get();
   } catch (...) {
     group.calls->close();
-    auto gone = std::make_shared<std::promise<std::vector<int>>>();
-    auto ended = gone->get_future();
-    compat::post(group.trainer, local::ShutDown{settings_.shutdown_deadline, gone});
-    ended.wait_for(settings_.shutdown_deadline + std::chrono::seconds(30));
+    ask_to_end(group.trainer, settings_.shutdown_deadline).wait_for(settings_.shutdown_deadline + longest_end);
     throw;
   }
   group.timings.workers_ms = ms_since(begin);
@@ -207,17 +260,18 @@ void TrainerImpl::shutdown(std::chrono::milliseconds patience) {
   if (!ended) return;
   if (ended->local) {
     ended->local->forget_trainer();  // handles may outlive it, whatever its function does
-    if (run)
-      run->stop(engine::StopReason::failure, failed_run(ErrorCode::invalid_state, shut_down_text).outcome.failure);
+    if (run) {
+      const auto result = failed_run(ErrorCode::invalid_state, shut_down_text);
+      run->stop(engine::StopReason::failure, result.outcome.failure);
+      run->finish_unless_begun(result);
+    }
     if (!run || run->wait_for(patience)) return ended->local->end();
     throw Error(ErrorCode::deadline,
                 fmt::format("the function did not stop within {} ms (shutdown_deadline)", patience.count()));
   }
   ended->calls->close();
-  auto gone = std::make_shared<std::promise<std::vector<int>>>();
-  auto result = gone->get_future();
-  compat::post(ended->trainer, local::ShutDown{patience, gone});
-  if (result.wait_for(patience + std::chrono::seconds(30)) != std::future_status::ready)
+  auto result = ask_to_end(ended->trainer, patience);
+  if (result.wait_for(patience + longest_end) != std::future_status::ready)
     throw Error(ErrorCode::internal, "the worker group did not end");
   const auto stuck = result.get();
   // It may not have begun yet: then nobody else ends it.
@@ -270,8 +324,8 @@ std::shared_ptr<Run> TrainerImpl::prepare_run(const Fn& function, RunOptions& op
   spec.journal = journal;
   const auto rows = group.view ? group.view->begin_run() : local_rows();
   auto file = std::make_shared<RunFile>(spec.directory, settings_, spec, options.config, rows, group.timings);
-  spec.on_end = [file, view = group.view, keeper, journal,
-                 before = std::exchange(keeper_, keeper), is_ours = std::optional<bool>()](const RunResult& result) mutable {
+  spec.on_end = [file, view = group.view, keeper, journal, before = std::exchange(keeper_, keeper),
+                 is_ours = std::optional<bool>()](const RunResult& result) mutable {
     const auto status = result.outcome.status;
     const bool ended_well = status == engine::RunStatus::succeeded || status == engine::RunStatus::stopped;
     // After a failure one may want to go back to it; a resumed run has it as its own.

@@ -144,6 +144,14 @@ DOCTEST_TEST_CASE("Ctrl-C while callbacks start is not lost") {
   }
 }
 
+DOCTEST_TEST_CASE("a trainer with static storage ends with its program") {
+  const TempFolder folder;
+  Program host("static_trainer", folder.path().string());
+  const auto tree = watch_tree(host.read_line());
+  DOCTEST_CHECK(host.wait_text() == "exit 7");
+  check_gone(tree, 4);
+}
+
 DOCTEST_TEST_CASE("init can leave signals to the program") {
   Program host("without_signals");
   DOCTEST_CHECK(host.read_line() == "running");

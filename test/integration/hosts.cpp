@@ -162,6 +162,14 @@ int steady(const std::string& folder) {
   return 0;
 }
 
+/// Started, and left to the end of the program: statics are destroyed behind the Node.
+int static_trainer(const std::string& folder) {
+  static Trainer trainer({.num_workers = 2, .logdir = folder + "/results", .shutdown_deadline = milliseconds(500)});
+  trainer.run([] { return 1; });
+  say(fmt::format("{}", fmt::join(process_tree(::getpid()), " ")));
+  return 7;
+}
+
 int few_descriptors(const std::string&) {
   const rlimit limit{64, 64};
   ::setrlimit(RLIMIT_NOFILE, &limit);
@@ -192,6 +200,7 @@ int play_host(std::string_view name, const std::string& argument) {
       {"stuck_callback", stuck_callback},
       {"without_signals", without_signals},
       {"without_init", without_init},
+      {"static_trainer", static_trainer},
       {"few_descriptors", few_descriptors},
       {"steady", steady},
   };

@@ -2,6 +2,7 @@
 // start, run, shutdown in all orders; two trainers; log directories; what a trainer prints.
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdio>
@@ -116,15 +117,18 @@ DOCTEST_TEST_CASE("shutdown on another thread ends a run with an error") {
 }
 
 DOCTEST_TEST_CASE("shutdown before a run has begun ends it with an error") {
-  on_both_placements([](Placement placement) {
-    TestTrainer trainer({.num_workers = 2, .placement = placement});
+  const auto check = [](TrainerOptions options) {
+    const int last = std::max(options.num_workers.max.value_or(1) - 1, 0);
+    TestTrainer trainer(std::move(options));
     auto callback = std::make_shared<FunctionCallback>();
     callback->on_start = [&](const auto&) { trainer->shutdown(); };
     const auto error = error_of([&] { trainer->run(fn<report_until_stopped>, {.callbacks = {callback}}); });
     DOCTEST_CHECK(error.code == ErrorCode::invalid_state);
     DOCTEST_CHECK(error.says("shut down"));
-    DOCTEST_CHECK(trainer->run(fn<rank_plus>).at(1) == 1);
-  });
+    DOCTEST_CHECK(trainer->run(fn<rank_plus>).at(static_cast<std::size_t>(last)) == last);
+  };
+  on_both_placements([&](Placement placement) { check({.num_workers = 2, .placement = placement}); });
+  DOCTEST_CHECK(time_of([&] { check({.num_workers = 0, .shutdown_deadline = std::chrono::minutes(1)}); }) < patience);
 }
 
 DOCTEST_TEST_CASE("a thread of the program that reads from a stream holds nobody up") {

@@ -9,6 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "actors/protocols.hpp"
+#include "actors/system.hpp"
+#include "runtime/actor_calls.hpp"
 #include "runtime/callback_thread.hpp"
 
 using namespace troupe;
@@ -89,4 +92,47 @@ DOCTEST_TEST_CASE("a run that was concluded stays what it was") {
   DOCTEST_CHECK(run->conclude().outcome.status == engine::RunStatus::succeeded);
   run->stop(engine::StopReason::interrupted);
   DOCTEST_CHECK(run->conclude().outcome.status == engine::RunStatus::succeeded);
+}
+
+DOCTEST_TEST_CASE("a run that nobody waits for is concluded when it finishes") {
+  detail::RunSpec spec;
+  int told = 0;
+  spec.on_end = [&](const detail::RunResult&) { told += 1; };
+  const auto run = std::make_shared<Run>(std::move(spec));
+  run->begin();
+  run->conclude_by_itself();
+  DOCTEST_CHECK(told == 0);
+  run->finish({});
+  DOCTEST_CHECK(told == 1);
+  run->conclude_by_itself();
+  DOCTEST_CHECK(told == 1);
+}
+
+DOCTEST_TEST_CASE("a run that nobody has begun ends without being carried out") {
+  const auto run = std::make_shared<Run>(detail::RunSpec{});
+  run->stop(engine::StopReason::failure);
+  run->finish_unless_begun(detail::failed_run(ErrorCode::invalid_state, "shut down"));
+  DOCTEST_CHECK(run->finished());
+  DOCTEST_CHECK(run->begin().has_value());  // who comes later hears of it
+  const auto begun = std::make_shared<Run>(detail::RunSpec{});
+  begun->begin();
+  begun->finish_unless_begun(detail::failed_run(ErrorCode::invalid_state, "shut down"));
+  DOCTEST_CHECK_FALSE(begun->finished());
+}
+
+DOCTEST_TEST_CASE("a run that meets the end of its trainer fails, before it and behind it") {
+  caf::actor_system_config config;
+  add_to_config(config);
+  caf::actor_system system{config};
+  const auto trainer = spawn_trainer(system);
+  const auto calls = std::make_shared<detail::ActorCallTarget>(std::make_shared<local::GroupView>(1, 1),
+                                                               std::make_shared<local::CallQueue>(), nullptr);
+  compat::at_end_of(trainer, [calls](const std::string& why) { calls->trainer_ended({ErrorCode::internal, why}); });
+  for (int i = 0; i < 2; ++i) {
+    const auto run = std::make_shared<Run>(detail::RunSpec{});
+    calls->run_begins(run);
+    compat::end(trainer);
+    DOCTEST_REQUIRE(run->wait_for(std::chrono::seconds(30)));
+    DOCTEST_CHECK(run->conclude().outcome.failure->code == ErrorCode::internal);
+  }
 }
