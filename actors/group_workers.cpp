@@ -285,6 +285,8 @@ void GroupState::check_watch() {
   const auto step = watch_->tick(Clock::now());
   if (machine_->leaving()) return;
   for (int rank : step.pings) compat::tell(self_, rank_at(rank).handle, atom::ping_v);
+  if (!step.pings.empty())  // their answers keep connections alive in a system with heartbeats
+    for (const auto& spare : spares_->all()) compat::tell(self_, spare.handle, atom::ping_v);
   for (const auto& warning : step.warnings) log_warning("{}", warning);
   for (const auto& slow : step.slow) log_warning("{}", slow.text);
   for (const auto& one : step.lost) {

@@ -214,6 +214,10 @@ void TrainerImpl::start_actors(const Fn& hook, const ObjectSpec& object, Group& 
   spec->cpus = CpuLedger::instance()->open(
       {settings_.resources.at("CPU"), settings_.min_workers, std::max(settings_.min_workers, most_workers())});
   spec->settings.world_size = spec->cpus->workers();
+  if (const auto silence = compat::longest_silence(system); silence.count() > 0)
+    spec->settings.ping_interval =
+        std::min(spec->settings.ping_interval,
+                 std::max(std::chrono::floor<std::chrono::milliseconds>(silence) / 3, std::chrono::milliseconds(1)));
   spec->log_folder = logdir_ / "logs";
   if (settings_.placement == Placement::process) {
     spec->environment = environment_for_workers(settings_.threads_per_worker);

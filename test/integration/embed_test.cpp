@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trainers inside a program's own actor system.
+#include <unistd.h>
+
+#include <thread>
+
 #include <caf/all.hpp>
 #include <caf/io/all.hpp>
 
@@ -66,6 +70,31 @@ DOCTEST_TEST_CASE("trainers live in the program's own actor system") {
     system.registry().await_running_count_equal(0);  // hangs if an actor of ours is left
     DOCTEST_CHECK(system.registry().running() == 0);
   });
+}
+
+DOCTEST_TEST_CASE("workers that are silent stay connected to a system with heartbeats") {
+  TempFolder folder;
+  caf::actor_system_config config;
+  configure(config);
+#if TROUPE_CAF_LEGACY
+  const std::string prefix = "middleman.";
+#else
+  const std::string prefix = "caf.middleman.";
+#endif
+  config.set(prefix + "heartbeat-interval", caf::timespan{std::chrono::milliseconds(100)});
+  config.set(prefix + "connection-timeout", caf::timespan{std::chrono::seconds(1)});
+  caf::actor_system system(config);
+  auto options = options_in(folder, Placement::process);
+  options.ping_interval = std::chrono::seconds(10);
+  options.ping_deadline = std::chrono::seconds(60);
+  auto trainer = make_trainer(system, options);
+  trainer.start();
+  const auto pids = trainer.worker_pids();
+  const auto after_silence = [] {
+    std::this_thread::sleep_for(std::chrono::seconds(3));  // three times as long as a connection may be silent
+    return static_cast<int>(::getpid());
+  };
+  DOCTEST_CHECK(Json(trainer.run(after_silence)) == Json(pids));
 }
 
 DOCTEST_TEST_CASE("configure leaves scheduler and heartbeats of the program alone") {
