@@ -26,8 +26,14 @@ std::atomic<bool> interrupts_enabled{false};
 // The write end of the watcher's pipe: all that a signal handler may touch.
 std::atomic<int> signal_pipe{-1};
 std::atomic<int> handlers_at_work{0};
+std::atomic<pid_t> host{-1};
 
 void on_signal(int number) {
+  if (::getpid() != host.load()) {  // a child that the program has forked: the run is not its own
+    ::signal(number, SIG_DFL);
+    ::raise(number);
+    return;
+  }
   const int saved = errno;
   handlers_at_work += 1;
   const auto byte = static_cast<char>(number);
@@ -80,6 +86,7 @@ private:
       throw Error(ErrorCode::io, "no descriptors are left for the signal pipe: raise `ulimit -n`");
     ::fcntl(pipe_[1], F_SETFL, O_NONBLOCK);
     signal_pipe = pipe_[1];
+    host = ::getpid();
     thread_ = std::thread([this, from = pipe_[0]] { watch(from); });
     struct sigaction action = {};
     action.sa_handler = on_signal;
