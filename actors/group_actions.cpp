@@ -187,6 +187,7 @@ void GroupState::after_output(std::function<void()> then) {
   for (const auto& rank : ranks_)
     if (rank.token != 0) living.push_back(rank.token);
   drain_.wait(caf::actor_cast<caf::actor_addr>(self_), living, std::move(then));
+  arm_timer();
 }
 
 void GroupState::arm_timer() {
@@ -194,6 +195,7 @@ void GroupState::arm_timer() {
   const auto consider = [&](const std::optional<Clock::time_point>& time) {
     if (time && (!next || *time < *next)) next = time;
   };
+  consider(drain_.deadline());
   if (rounds_ && !machine_->regrouping()) consider(rounds_->deadline());
   if (!machine_->leaving()) {
     consider(watch_->deadline());

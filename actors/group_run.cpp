@@ -34,6 +34,7 @@ void GroupState::regrouped() {
 
 void GroupState::begin_attempt(const local::BeginAttempt& begin) {
   if (begin.attempt == 1) watch_->run_began();
+  drain_.without_limit();
   run_ = begin.run;
   generation_ = begin.generation;
   checkpoint_setup_ = begin.checkpoint_setup;

@@ -125,7 +125,11 @@ private:
   void setup_done(const wire::SetupDone& done);
   void form_done(const wire::FormDone& done);
   /// Nobody is left to report to: end the workers, and then this actor.
-  void trainer_ended() { perform(machine_->leave(spec_->settings.shutdown_deadline, Clock::now())); }
+  void trainer_ended() { leave(spec_->settings.shutdown_deadline); }
+  void leave(engine::Duration patience) {
+    drain_.limit(patience, Clock::now());
+    perform(machine_->leave(patience, Clock::now()));
+  }
   void someone_ended(const caf::down_msg& down);
   /// Its end is certain; its process must be gone after `patience`.
   void going(Rank& rank, Clock::duration patience);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "actors/protocols.hpp"
@@ -22,11 +23,22 @@ public:
   void wait(const caf::actor_addr& group, const std::vector<node::Token>& living, std::function<void()> then);
   void drained(std::uint64_t ticket);
 
+  /// Somebody wants the end: from now on nothing is waited for longer than this. Where it goes may be blocked for ever.
+  void limit(engine::Duration patience, engine::Time now);
+  void without_limit() { patience_.reset(); }
+  /// Calls `then` of those whose time is over.
+  void tick(engine::Time now);
+  std::optional<engine::Time> deadline() const;
+
 private:
   struct Waiting {
     std::size_t left;
     std::function<void()> then;
+    std::optional<engine::Time> until = {};
   };
+  void end(std::uint64_t ticket);
+
+  std::optional<engine::Duration> patience_;
   std::uint64_t next_ticket_ = 1;
   std::map<std::uint64_t, Waiting> waiting_;
   std::vector<node::Token> dead_;

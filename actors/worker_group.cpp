@@ -104,7 +104,10 @@ WorkerGroupActor::behavior_type GroupState::run(WorkerGroupActor::pointer self, 
       [this](const wire::Replies& replies) { answer(replies); },
       [this](const wire::Pong& pong) { answered(pong); },
       [this](const local::BeginAttempt& begin) { begin_attempt(begin); },
-      [this](const local::StopAttempt& stop) { perform(machine_->stop_attempt(stop.at_once, Clock::now())); },
+      [this](const local::StopAttempt& stop) {
+        drain_.limit(stop.at_once ? engine::Duration::zero() : spec_->settings.shutdown_deadline, Clock::now());
+        perform(machine_->stop_attempt(stop.at_once, Clock::now()));
+      },
       [this](const local::GoOn& go_on) {
         if (go_on.generation != generation_) return;
         const auto asked = std::exchange(asked_, std::nullopt);
@@ -118,7 +121,7 @@ WorkerGroupActor::behavior_type GroupState::run(WorkerGroupActor::pointer self, 
         if (request.rank < static_cast<int>(members.size()))
           preempt(members[static_cast<std::size_t>(request.rank)], request.within);
       },
-      [this](const local::LeaveGroup& leave) { perform(machine_->leave(leave.patience, Clock::now())); },
+      [this](const local::LeaveGroup& message) { leave(message.patience); },
       [this](const local::Consumed& consumed) { give_credit(consumed); },
       [this](const local::SaveOver& over) { save_over(over); },
       [this](const local::ProcessNews& news) { process_news(news); },
@@ -133,6 +136,7 @@ WorkerGroupActor::behavior_type GroupState::run(WorkerGroupActor::pointer self, 
         check_rounds();
         check_watch();
         perform_with_room([this](Clock::time_point now) { return machine_->tick(now); });
+        drain_.tick(Clock::now());
       },
   };
 }

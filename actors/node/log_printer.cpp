@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -12,6 +13,25 @@
 #include "actors/node/threads.hpp"
 
 namespace troupe::node {
+
+namespace {
+
+/// Not through the stream: while this waits for a reader, others need its lock, exit() among them.
+void write_all(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const auto written = ::write(fd, text.data(), text.size());
+    if (written >= 0) {
+      text.remove_prefix(static_cast<std::size_t>(written));
+    } else if (errno == EAGAIN) {
+      pollfd entry{fd, POLLOUT, 0};
+      ::poll(&entry, 1, -1);
+    } else if (errno != EINTR) {
+      return;
+    }
+  }
+}
+
+}  // namespace
 
 void LogFile::append(std::string_view text) {
   if (!open()) {
@@ -122,8 +142,8 @@ void LogPrinter::run() {
 void LogPrinter::work(Item& item) {
   const auto& batch = item.batch;
   if (batch.to != nullptr) {
-    std::fwrite(batch.printed.data(), 1, batch.printed.size(), batch.to);  // one call: no other thread comes between
-    std::fflush(batch.to);
+    std::fflush(batch.to);  // what the program itself has printed comes before
+    write_all(::fileno(batch.to), batch.printed);
   }
   if (batch.file) {
     batch.file->append(batch.plain);

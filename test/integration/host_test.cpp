@@ -106,10 +106,42 @@ DOCTEST_TEST_CASE("Ctrl-C ends local mode as well") {
   obedient.signal(SIGINT);
   DOCTEST_CHECK(obedient.wait_text() == "exit 130");
   check_gone(tree, 2);
-  Program iterator("local_iterator");
-  DOCTEST_CHECK(iterator.read_line() == "running");
-  iterator.signal(SIGINT);
-  DOCTEST_CHECK(iterator.wait_text() == "exit 130");
+}
+
+DOCTEST_TEST_CASE("Ctrl-C ends the loop of an iterator") {
+  for (const auto* placement : {"process", "thread", "local"}) {
+    DOCTEST_CAPTURE(placement);
+    Program host("iterator", placement);
+    DOCTEST_CHECK(host.read_line() == "running");
+    host.signal(SIGINT);
+    DOCTEST_CHECK(host.wait_text() == "exit 130");
+  }
+}
+
+DOCTEST_TEST_CASE("a second Ctrl-C ends a run on threads that never return at once") {
+  const TempFolder folder;
+  Program host("stubborn_threads", "", temporary_files_in(folder));
+  const auto tree = watch_tree(host.read_line());
+  host.signal(SIGINT);
+  skip_to(host, "stopping");
+  host.signal(SIGINT);
+  // Without the second one: after a minute.
+  DOCTEST_CHECK(time_of([&] { DOCTEST_CHECK(host.wait_text() == "exit 130"); }) < std::chrono::seconds(30));
+  check_gone(tree, 2);
+}
+
+DOCTEST_TEST_CASE("Ctrl-C ends a run whose output nobody reads") {
+  Program host("blocked_output");
+  DOCTEST_CHECK(!host.read_line().empty());
+  host.signal(SIGINT);
+  DOCTEST_CHECK(host.wait_text() == "exit 130");
+}
+
+DOCTEST_TEST_CASE("a Ctrl-C for a child that the program has forked is not for its run") {
+  Program host("forking");
+  DOCTEST_CHECK(host.read_line() == "child: signal 2");
+  DOCTEST_CHECK(host.read_line() == "the run goes on");
+  DOCTEST_CHECK(host.wait_text() == "exit 0");
 }
 
 DOCTEST_TEST_CASE("the second Ctrl-C ends a program whose own thread does not stop") {

@@ -2,6 +2,7 @@
 #include "test/integration/hosts.hpp"
 
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -67,12 +68,57 @@ int stubborn(const std::string& deadline_ms) {
                          fn<ignore_stop>);
 }
 
+/// Threads cannot be killed: the program goes without them.
+int stubborn_threads(const std::string&) {
+  TestTrainer trainer({.num_workers = 2, .placement = Placement::thread, .shutdown_deadline = std::chrono::minutes(1)});
+  try {
+    trainer->run(fn<ignore_stop>, {.callbacks = {say_tree()}});
+  } catch (const Interrupted& interrupted) {
+    ::_exit(interrupted.exit_code());
+  }
+  return 1;
+}
+
+/// A child of the program's own gets a Ctrl-C that is not for the run.
+int forking(const std::string&) {
+  TestTrainer trainer({.num_workers = 1, .placement = Placement::thread});
+  auto callback = std::make_shared<FunctionCallback>();
+  callback->on_result = [](const auto&, const ResultInfo& info) {
+    const auto child = ::fork();
+    if (child == 0)
+      for (;;) ::pause();
+    ::kill(child, SIGINT);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    if (info.round == 1) say(fmt::format("child: signal {}", WTERMSIG(status)));
+    info.stop();
+  };
+  trainer->run(fn<report_until_stopped>, {.callbacks = {callback}});
+  say("the run goes on");
+  return 0;
+}
+
+void print_for_ever() {
+  for (;;) std::cout << std::string(4096, 'x') << std::endl;
+}
+
+/// Its workers print, and nobody reads that.
+int blocked_output(const std::string&) {
+  TestTrainer trainer({.num_workers = 1, .shutdown_deadline = milliseconds(300)});
+  try {
+    trainer->run(fn<print_for_ever>);
+  } catch (const Interrupted& interrupted) {
+    return interrupted.exit_code();
+  }
+  return 1;
+}
+
 int local(const std::string& function) {
   return run_interrupted({.num_workers = 0}, function == "obedient" ? fn<report_until_stopped> : fn<ignore_stop>);
 }
 
-int local_iterator(const std::string&) {
-  TestTrainer trainer({.num_workers = 0});
+int iterator(const std::string& placement) {
+  TestTrainer trainer({.num_workers = placement == "local" ? 0 : 2, .placement = placement_of(placement)});
   try {
     bool first = true;
     for ([[maybe_unused]] auto& round : trainer->run_iterator(fn<report_until_stopped>))
@@ -195,7 +241,10 @@ int play_host(std::string_view name, const std::string& argument) {
       {"obedient", obedient},
       {"stubborn", stubborn},
       {"local", local},
-      {"local_iterator", local_iterator},
+      {"iterator", iterator},
+      {"stubborn_threads", stubborn_threads},
+      {"forking", forking},
+      {"blocked_output", blocked_output},
       {"slow_callback", slow_callback},
       {"stuck_callback", stuck_callback},
       {"without_signals", without_signals},
