@@ -169,11 +169,6 @@ public:
     if (attempt_ && stopping_) attempt_->stop();
   }
 
-  bool is_stopping() {
-    std::lock_guard lock(mutex_);
-    return stopping_;
-  }
-
 private:
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -272,7 +267,8 @@ void LocalWorkers::run_attempts(const std::shared_ptr<detail::Run>& run, const e
     });
     control->set_attempt(attempt);
     last_ = run_user_code([&] { return code_->run(attempt->session(), run->spec.function, run->spec.config); });
-    const bool was_stopped = control->is_stopping();
+    // What it threw before the stop stays its end, also if the stop came while its saves were written.
+    const bool was_stopped = attempt->session()->stopped_inside();
     control->set_attempt(nullptr);
     std::optional<engine::Failure> failure;
     const auto progress = attempt->progress();

@@ -188,13 +188,18 @@ void TrainerImpl::start(const Fn& hook, ObjectSpec object) {
     if (hook) setup.hook = identify(reinterpret_cast<AnyEntry>(hook.entry()));
     setup.object = object.make;
     setup.object_arguments = object.arguments;
-    made->local =
-        std::make_shared<LocalWorkers>(setup, [this](std::chrono::milliseconds patience) { shutdown(patience); });
+    made->local = std::make_shared<LocalWorkers>(setup, shut_down_later());
   } else {
     start_actors(hook, object, *made);
   }
   std::lock_guard lock(mutex_);
   group_ = std::move(made);
+}
+
+std::function<void(std::chrono::milliseconds)> TrainerImpl::shut_down_later() {
+  return [weak = weak_from_this()](std::chrono::milliseconds patience) {
+    if (auto trainer = weak.lock()) trainer->shutdown(patience);
+  };
 }
 
 void TrainerImpl::start_actors(const Fn& hook, const ObjectSpec& object, Group& group) {
@@ -229,8 +234,7 @@ void TrainerImpl::start_actors(const Fn& hook, const ObjectSpec& object, Group& 
   group.view = std::make_shared<local::GroupView>(spec->settings.world_size, settings_.max_workers);
   group.trainer = spawn_trainer(system);
   auto queue = std::make_shared<local::CallQueue>();
-  group.calls = std::make_shared<ActorCallTarget>(group.view, queue,
-                                                  [this](std::chrono::milliseconds patience) { shutdown(patience); });
+  group.calls = std::make_shared<ActorCallTarget>(group.view, queue, shut_down_later());
   auto started = std::make_shared<std::promise<void>>();
   auto result = started->get_future();
   // Whatever ends the actor: nobody waits for it any longer.

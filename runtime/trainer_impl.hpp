@@ -2,7 +2,9 @@
 // What stands behind a Trainer.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -20,7 +22,7 @@ namespace troupe::detail {
 
 class ActorCallTarget;
 
-class TrainerImpl {
+class TrainerImpl : public std::enable_shared_from_this<TrainerImpl> {
 public:
   /// `system` is null for the private one.
   TrainerImpl(const TrainerOptions& options, caf::actor_system* system);
@@ -59,6 +61,8 @@ private:
 
   std::shared_ptr<Group> group() const;
   std::shared_ptr<Group> require_group();
+  /// For handles, which outlive the trainer.
+  std::function<void(std::chrono::milliseconds)> shut_down_later();
   void start_actors(const Fn& hook, const ObjectSpec& object, Group& group);
   void check_gpus() const;
   int most_workers() const;

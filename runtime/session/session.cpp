@@ -199,6 +199,7 @@ Json give_back(const Checkpoint& result) {
 }
 
 void Session::finish() noexcept {
+  stopped_inside_ = should_stop();
   if (!checkpoints_) return;
   if (on_saving_ && checkpoints_->saves() > 0) on_saving_();
   checkpoints_->finish();

@@ -120,6 +120,8 @@ public:
   void drop_returned() { data_->set(returned_key, nullptr); }
   /// The function has ended: what it saved is on its way when this returns.
   void finish() noexcept;
+  /// The stop came before that.
+  bool stopped_inside() const { return stopped_inside_; }
 
   // ---- going on in place when other ranks were lost
 
@@ -186,6 +188,7 @@ private:
   std::function<void()> on_saving_;
   const bool detailed_metrics_ = false;
   std::atomic<bool> stop_{false};  // written under the mutex: no waiter may miss it
+  bool stopped_inside_ = false;    // of the thread that calls finish()
   std::mutex stop_mutex_;
   std::atomic<bool> has_notice_{false};  // asked in every step: no lock while there is none
   std::optional<train::PreemptionNotice> notice_;

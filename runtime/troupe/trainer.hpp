@@ -165,7 +165,7 @@ private:
   explicit Trainer(std::unique_ptr<detail::TrainerImpl> impl);
   void start_object(detail::ObjectSpec object);
 
-  std::unique_ptr<detail::TrainerImpl> impl_;
+  std::shared_ptr<detail::TrainerImpl> impl_;  // shared with a handle that is ending the workers
 };
 
 std::ostream& operator<<(std::ostream& out, const Trainer& trainer);

@@ -191,3 +191,14 @@ DOCTEST_TEST_CASE("a rank outside a run knows itself but cannot report") {
   DOCTEST_CHECK(idle.ranks().world_rank == 1);
   DOCTEST_CHECK(code_of([&] { idle.report({{"a", 1}}); }) == ErrorCode::invalid_state);
 }
+
+DOCTEST_TEST_CASE("a stop counts for the function's end only if it came before that") {
+  Fixture before;
+  before.session->stop();
+  before.session->finish();
+  DOCTEST_CHECK(before.session->stopped_inside());
+  Fixture after;
+  after.session->finish();
+  after.session->stop();
+  DOCTEST_CHECK_FALSE(after.session->stopped_inside());
+}
