@@ -8,6 +8,7 @@
 #include "actors/run_journal.hpp"
 #include "checkpoint/keeper.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/thread_turns.hpp"
 
 namespace troupe {
 namespace {
@@ -88,6 +89,7 @@ CheckpointsActor::behavior_type checkpoints(CheckpointsActor::stateful_pointer<C
                                             TrainerActor trainer, WorkerGroupActor group,
                                             std::shared_ptr<detail::CheckpointKeeper> keeper,
                                             std::shared_ptr<detail::RunJournal> journal) {
+  detail::take_usual_turns();  // it writes gigabytes
   return compat::state_of(self).run(self, std::move(trainer), std::move(group), std::move(keeper), std::move(journal));
 }
 
