@@ -27,6 +27,8 @@ struct Blob {
   std::uint64_t id = 0;
   std::uint64_t size = 0;
   std::string bytes;
+
+  bool operator==(const Blob&) const = default;
 };
 
 /// One piece of a Blob.
@@ -34,6 +36,8 @@ struct BlobPart {
   std::uint64_t token = 0;
   std::uint64_t id = 0;
   std::string bytes;
+
+  bool operator==(const BlobPart&) const = default;
 };
 
 /// Worker to group, first of all.
@@ -42,6 +46,8 @@ struct Registration {
   std::string version;
   std::string build;
   std::int32_t pid = 0;
+
+  bool operator==(const Registration&) const = default;
 };
 
 /// A rank's place in the world of the moment: a detail::RankInfo.
@@ -51,6 +57,8 @@ struct Ranks {
   std::int32_t node_rank = 0;
   std::int32_t world_size = 1;
   std::int32_t local_world_size = 1;
+
+  bool operator==(const Ranks&) const = default;
 };
 
 /// Group to worker: who you are and what to prepare.
@@ -64,6 +72,8 @@ struct Setup {
   FunctionId hook;    ///< no build id: none
   FunctionId object;  ///< likewise
   Blob object_arguments;
+
+  bool operator==(const Setup&) const = default;
 };
 
 struct SetupDone {
@@ -71,6 +81,8 @@ struct SetupDone {
   std::uint8_t failed = 0;
   std::uint8_t code = 0;
   std::string error;
+
+  bool operator==(const SetupDone&) const = default;
 };
 
 /// Where a checkpoint can be had: a detail::CheckpointSource.
@@ -80,6 +92,8 @@ struct CheckpointPlace {
   Blob bytes;
   std::string folder;
   std::vector<std::string> files;
+
+  bool operator==(const CheckpointPlace&) const = default;
 };
 
 /// Group to worker: run the function.
@@ -97,6 +111,8 @@ struct RunRequest {
   std::uint8_t joining = 0;  ///< the others are in the middle of the run
   std::uint8_t retry_user_errors = 0;
   std::string result_folder;  ///< empty: likewise
+
+  bool operator==(const RunRequest&) const = default;
 };
 
 /// Worker to group: reports one after the other.
@@ -108,6 +124,8 @@ struct Reports {
   std::int64_t origin = 0;   ///< reports made before the checkpoint that the function went on from
   std::uint8_t resumed = 0;  ///< that one is of an earlier attempt
   std::int64_t step = -1;    ///< the last one it has made; -1: none
+
+  bool operator==(const Reports&) const = default;
 };
 
 /// Group to worker: so much was consumed.
@@ -115,11 +133,15 @@ struct Credit {
   std::uint64_t generation = 0;
   std::uint32_t reports = 0;
   std::uint64_t bytes = 0;
+
+  bool operator==(const Credit&) const = default;
 };
 
 /// Group to worker: stop the run.
 struct Halt {
   std::uint64_t generation = 0;
+
+  bool operator==(const Halt&) const = default;
 };
 
 /// Worker to group: the function ended. `end` is an engine::RankEnd; `payload` its result, or the exception's text.
@@ -130,17 +152,23 @@ struct RankDone {
   std::uint8_t code = 0;
   Blob payload;
   std::uint8_t saw_notice = 0;  ///< of a preemption
+
+  bool operator==(const RankDone&) const = default;
 };
 
 struct Call {
   std::uint64_t id = 0;
   FunctionId function;
   Blob arguments;
+
+  bool operator==(const Call&) const = default;
 };
 
 /// Group to worker: calls in order.
 struct Calls {
   std::vector<Call> calls;
+
+  bool operator==(const Calls&) const = default;
 };
 
 /// `payload` is the result, or the exception's text.
@@ -149,12 +177,16 @@ struct Reply {
   std::uint8_t failed = 0;
   std::uint8_t code = 0;
   Blob payload;
+
+  bool operator==(const Reply&) const = default;
 };
 
 /// Worker to group.
 struct Replies {
   std::uint64_t token = 0;
   std::vector<Reply> replies;
+
+  bool operator==(const Replies&) const = default;
 };
 
 /// Worker to group: one rank's part of a checkpoint, a detail::SavedPart. Metrics and written are MessagePack.
@@ -170,6 +202,8 @@ struct CheckpointPart {
   Blob written;
   std::string error;
   std::int32_t rank = 0;  ///< when it was saved
+
+  bool operator==(const CheckpointPart&) const = default;
 };
 
 /// Group to worker: what became of a checkpoint.
@@ -178,12 +212,16 @@ struct CheckpointAnswer {
   std::uint64_t number = 0;
   CheckpointPlace place;
   std::string error;
+
+  bool operator==(const CheckpointAnswer&) const = default;
 };
 
 /// Group to worker, to all at once: form the process group of that epoch.
 struct Form {
   std::uint64_t epoch = 0;
   Ranks ranks;
+
+  bool operator==(const Form&) const = default;
 };
 
 /// Worker to group: the function can go on in place when others are lost, or no longer. Group to worker: the same, now
@@ -192,6 +230,8 @@ struct Live {
   std::uint64_t token = 0;
   std::uint64_t generation = 0;
   std::uint8_t live = 0;
+
+  bool operator==(const Live&) const = default;
 };
 
 /// Worker to group: the function waits for a new group. `saves`: checkpoints it has saved in this attempt.
@@ -202,6 +242,8 @@ struct Held {
   std::string why;
   std::uint8_t user_error = 0;  ///< its own exception
   std::int64_t step = -1;       ///< the last one it has made; -1: none
+
+  bool operator==(const Held&) const = default;
 };
 
 /// Worker to group: the first step since the function began or went on.
@@ -209,12 +251,16 @@ struct Progress {
   std::uint64_t token = 0;
   std::uint64_t generation = 0;
   std::int64_t step = 0;
+
+  bool operator==(const Progress&) const = default;
 };
 
 /// Worker to group: the function has been left, and what it saved is still being written. RankDone follows.
 struct Saving {
   std::uint64_t token = 0;
   std::uint64_t generation = 0;
+
+  bool operator==(const Saving&) const = default;
 };
 
 /// Worker to group: the function does nothing until a CheckpointAnswer of that number, or of a later one, comes.
@@ -222,11 +268,15 @@ struct AwaitsSave {
   std::uint64_t token = 0;
   std::uint64_t generation = 0;
   std::uint64_t number = 0;
+
+  bool operator==(const AwaitsSave&) const = default;
 };
 
 /// Worker to group: its process got SIGTERM.
 struct Preempted {
   std::uint64_t token = 0;
+
+  bool operator==(const Preempted&) const = default;
 };
 
 /// Group to worker: that rank will be taken away.
@@ -234,12 +284,16 @@ struct PreemptionNotice {
   std::uint64_t generation = 0;
   std::int32_t rank = 0;
   std::int64_t within_ms = 0;
+
+  bool operator==(const PreemptionNotice&) const = default;
 };
 
 /// Group to worker, when all were held: the function goes on.
 struct Resume {
   std::uint64_t generation = 0;
   Ranks ranks;
+
+  bool operator==(const Resume&) const = default;
 };
 
 struct FormDone {
@@ -248,6 +302,8 @@ struct FormDone {
   std::uint8_t failed = 0;
   std::uint8_t code = 0;
   std::string error;
+
+  bool operator==(const FormDone&) const = default;
 };
 
 /// Worker to group, its answer to a ping: the worker's control thread lives, and its function stands here
@@ -261,6 +317,8 @@ struct Pong {
   std::uint8_t waits_for = 0;
   std::string doing;
   std::int64_t step = -1;
+
+  bool operator==(const Pong&) const = default;
 };
 
 /// Worker to store. `operation` is an engine::StoreOperation.
@@ -272,6 +330,8 @@ struct StoreRequest {
   std::string value;
   std::int64_t amount = 0;
   std::int64_t timeout_ms = 0;
+
+  bool operator==(const StoreRequest&) const = default;
 };
 
 struct StoreAnswer {
@@ -279,6 +339,8 @@ struct StoreAnswer {
   std::uint8_t failed = 0;
   std::string value;
   std::int64_t number = 0;
+
+  bool operator==(const StoreAnswer&) const = default;
 };
 
 template <class Inspector>
