@@ -197,7 +197,10 @@ DOCTEST_TEST_CASE("ranks are what the function sees under all names") {
       namespace session = train::session;
       const bool equal = session::get_world_rank() == train::world_rank() && sgd::world_rank() == train::world_rank() &&
                          session::get_world_size() == train::world_size() &&
-                         session::get_local_rank() == train::local_rank();
+                         session::get_local_rank() == train::local_rank() &&
+                         session::get_node_rank() == train::node_rank() &&
+                         session::get_local_world_size() == train::local_world_size();
+      session::report({{"equal", equal}});
       return Json{train::world_rank(),       train::local_rank(), train::node_rank(),   train::world_size(),
                   train::local_world_size(), train::in_worker(),  train::should_stop(), equal};
     });

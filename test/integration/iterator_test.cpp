@@ -45,7 +45,8 @@ DOCTEST_TEST_CASE("an iterator gives every round and then the results") {
 DOCTEST_TEST_CASE("a run without reports gives no round") {
   on_both_placements([](Placement placement) {
     TestTrainer trainer({.num_workers = 2, .placement = placement});
-    SGDIterator iterator = trainer->run_generator([] { return 5; });
+    TrainingIterator iterator = trainer->run_generator([] { return 5; });
+    static_assert(std::is_same_v<TrainingIterator, SGDIterator>);
     for (auto& round : iterator) DOCTEST_FAIL_CHECK(round.size());
     DOCTEST_CHECK(Json(iterator.get_returns()).dump() == "[5,5]");
   });
