@@ -194,12 +194,13 @@ DOCTEST_TEST_CASE("more lines than one thread can wait for are watched by more t
 DOCTEST_TEST_CASE("a worker that spoils its life line is watched no more, and disturbs nobody") {
   // It writes for ever; only the value tells, so the watch must not look for ever.
   Holder spoiler([](int fd) {
+    const auto parent = ::getpid();
     if (::fork() != 0) {
       return;
     }
     void* page = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     auto* word = static_cast<volatile std::uint32_t*>(page);
-    for (const auto parent = ::getppid(); ::getppid() == parent;) {
+    while (::getppid() == parent) {
       *word = (*word + 1) & 0xffff;
       node::futex_wake_all(const_cast<std::uint32_t*>(word), 0);
     }
