@@ -143,7 +143,8 @@ public:
     bool has_unseen = false;
     bool shows = false;
     for_each_without_trace([&](const at::Tensor& parameter, const ::torch::optim::SGDOptions& options) {
-      if (not_stepped.contains(parameter.unsafeGetTensorImpl())) return;
+      const bool frozen = !parameter.requires_grad() && !parameter.grad().defined();
+      if (frozen || not_stepped.contains(parameter.unsafeGetTensorImpl())) return;
       has_unseen = has_unseen || !is_sampled_whole(parameter);
       shows = shows || would_show(parameter, options);
     });
