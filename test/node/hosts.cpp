@@ -30,27 +30,30 @@ void say(const std::string& line) {
 
 void say_pids(const ProcessEvent& event) { say(fmt::format("{} {}", Node::instance().fork_server_pid(), event.pid)); }
 
-/// Starts a worker and gives its first event.
-node::Launched launch(std::promise<ProcessEvent>& first) {
-  auto told = std::make_shared<bool>(false);
-  return Node::instance().launch({.on_event = [&first, told](auto, const auto& event) {
-    if (!std::exchange(*told, true)) {
-      first.set_value(event);
-    }
-  }});
+/// Starts a worker and gives its first event. Later ones may come until the program has ended.
+struct Started {
+  node::Launched worker;
+  std::future<ProcessEvent> first;
+};
+Started launch() {
+  auto first = std::make_shared<std::promise<ProcessEvent>>();
+  auto future = first->get_future();
+  return {Node::instance().launch({.on_event =
+                                       [first, told = std::make_shared<bool>(false)](auto, const auto& event) {
+                                         if (!std::exchange(*told, true)) {
+                                           first->set_value(event);
+                                         }
+                                       }}),
+          std::move(future)};
 }
 
 int exit_main() {
-  std::promise<ProcessEvent> first;
-  launch(first);
-  say_pids(first.get_future().get());
+  say_pids(launch().first.get());
   std::exit(7);
 }
 
 int wait_for_ever() {
-  std::promise<ProcessEvent> first;
-  launch(first);
-  say_pids(first.get_future().get());
+  say_pids(launch().first.get());
   for (;;) {
     ::pause();
   }
@@ -94,37 +97,30 @@ int exit_in_event() {
 }
 
 int exit_in_drain() {
-  std::promise<ProcessEvent> first;
-  const auto worker = launch(first);
-  say_pids(first.get_future().get());
-  Node::instance().drain(worker.token, [] { std::exit(7); });
+  auto started = launch();
+  say_pids(started.first.get());
+  Node::instance().drain(started.worker.token, [] { std::exit(7); });
   wait_for_exit();
 }
 
 /// A stopped fork server does not see that its socket closes.
 int exit_with_stopped_server() {
-  std::promise<ProcessEvent> first;
-  launch(first);
-  say_pids(first.get_future().get());
+  say_pids(launch().first.get());
   ::kill(Node::instance().fork_server_pid(), SIGSTOP);
   std::exit(7);
 }
 
 /// exit() in a plain fork of the host must leave the fork server alone.
 int exit_in_own_fork() {
-  std::promise<ProcessEvent> first;
-  launch(first);
-  const auto event = first.get_future().get();
+  const auto event = launch().first.get();
   const auto server = Node::instance().fork_server_pid();
   const auto child = ::fork();
   if (child == 0) {
     std::exit(0);
   }
   ::waitpid(child, nullptr, 0);
-  std::promise<ProcessEvent> second;
-  launch(second);
   const bool same =
-      second.get_future().get().kind == ProcessEvent::Kind::forked && Node::instance().fork_server_pid() == server;
+      launch().first.get().kind == ProcessEvent::Kind::forked && Node::instance().fork_server_pid() == server;
   say(same ? "still there" : "lost");
   say_pids(event);
   return 7;
@@ -143,10 +139,9 @@ int without_init() {
 
 /// What a worker says of its surroundings.
 int say_surroundings() {
-  std::promise<ProcessEvent> first;
-  const auto worker = launch(first);
+  auto started = launch();
   std::string answer;
-  if (write_line(worker.stream, "surroundings") && read_line(worker.stream, answer)) {
+  if (write_line(started.worker.stream, "surroundings") && read_line(started.worker.stream, answer)) {
     say(answer);
   }
   return 7;
@@ -155,9 +150,7 @@ int say_surroundings() {
 /// A fork server that cannot serve is told by an event or by an Error, whichever comes first.
 int say_why_not() {
   try {
-    std::promise<ProcessEvent> first;
-    launch(first);
-    say(first.get_future().get().text);
+    say(launch().first.get().text);
   } catch (const Error& error) {
     say(error.what());
   }
