@@ -10,6 +10,7 @@
 #include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <troupe/backend.hpp>
@@ -124,7 +125,8 @@ TrainerImpl::~TrainerImpl() {
   // It has static storage. CAF keeps memory for messages in thread_local objects, so another thread sends them, and
   // the system, which holds some from before, stays.
   std::thread(end).join();
-  static_cast<void>(new std::shared_ptr<caf::actor_system>(std::move(system_)));
+  static auto* const left_behind = new std::vector<std::shared_ptr<caf::actor_system>>;
+  left_behind->push_back(std::move(system_));
 }
 
 std::unique_ptr<TrainerImpl> TrainerImpl::restore(const std::filesystem::path& run_dir, TrainerOptions options) {
