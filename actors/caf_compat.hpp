@@ -77,7 +77,7 @@ template <class Handle, class State>
 class IoActor : public caf::stateful_actor<State, typename Handle::base> {
 public:
   template <class... Ts>
-  explicit IoActor(caf::actor_config& config, Ts... arguments)
+  explicit IoActor(caf::actor_config& config, const Ts&... arguments)
       : caf::stateful_actor<State, typename Handle::base>(config),
         begin_([this, arguments...] { return this->state.run(this, arguments...); }),
         io_(&this->home_system().middleman().backend()) {}
@@ -200,9 +200,9 @@ void at_end_of(const Handle& who, Function tell) {
 /// CAF's heartbeats.
 inline std::chrono::nanoseconds longest_silence(const caf::actor_system& system) {
 #if TROUPE_CAF_LEGACY
-  constexpr const char *interval = "middleman.heartbeat-interval", *timeout = "middleman.connection-timeout";
+  constexpr char interval[] = "middleman.heartbeat-interval", timeout[] = "middleman.connection-timeout";
 #else
-  constexpr const char *interval = "caf.middleman.heartbeat-interval", *timeout = "caf.middleman.connection-timeout";
+  constexpr char interval[] = "caf.middleman.heartbeat-interval", timeout[] = "caf.middleman.connection-timeout";
 #endif
   const auto& defaults = caf::defaults::middleman::heartbeat_interval;
   const bool on = caf::get_or(system.config(), interval, defaults).count() > 0;

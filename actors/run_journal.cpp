@@ -142,7 +142,7 @@ void RunJournal::committed(std::uint64_t generation, std::uint64_t checkpoint, s
 void RunJournal::decided(std::uint64_t generation, const engine::Decision& decision) {
   auto record = to_json(decision);
   record["generation"] = generation;
-  append(std::move(record), decision.decision.retry);
+  append(record, decision.decision.retry);
 }
 
 void RunJournal::ended(std::string_view status) {
@@ -156,7 +156,7 @@ std::string RunJournal::why_lost() const {
   return file_ ? file_->why_lost() : "the run has ended";
 }
 
-void RunJournal::append(Json record, bool durable) {
+void RunJournal::append(const Json& record, bool durable) {
   std::lock_guard lock(mutex_);
   if (!file_) return;
   try {

@@ -54,7 +54,7 @@ public:
   std::string why_lost() const;
 
 private:
-  void append(Json record, bool durable);
+  void append(const Json& record, bool durable);
   void report(const std::exception& error);
   void read_history(const std::vector<Json>& records);
 

@@ -13,8 +13,6 @@ namespace troupe {
 namespace {
 
 using engine::Clock;
-using engine::Failure;
-using engine::FailureKind;
 
 class TrainerState {
 public:

@@ -13,7 +13,7 @@ namespace troupe {
 struct BackgroundSaver::Impl {
   void finish(const std::filesystem::path& folder, const detail::WrittenShard& written) {
     try {
-      if (written.error) throw *written.error;
+      if (written.error) throw Error(*written.error);
       detail::commit_alone(folder, written.info);
     } catch (const Error& error) {
       const std::lock_guard lock(mutex);
@@ -39,7 +39,7 @@ void BackgroundSaver::save(const Checkpoint& checkpoint, const std::filesystem::
 void BackgroundSaver::flush() {
   impl_->writer.flush();
   const std::lock_guard lock(impl_->mutex);
-  if (auto failure = std::exchange(impl_->failure, std::nullopt)) throw *failure;
+  if (auto failure = std::exchange(impl_->failure, std::nullopt)) throw Error(*failure);
 }
 
 }  // namespace troupe

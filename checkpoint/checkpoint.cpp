@@ -211,7 +211,7 @@ Checkpoint Checkpoint::to_dict() const { return Loader().load(*this); }
 
 std::size_t Checkpoint::bytes() const {
   std::size_t sum = sizeof(Checkpoint);
-  for (const auto& [key, item] : *this) sum += sizeof(key) + key.size() + item.bytes();
+  for (const auto& [key, item] : *this) sum += sizeof(std::string) + key.size() + item.bytes();
   return sum;
 }
 

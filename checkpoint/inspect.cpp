@@ -87,7 +87,8 @@ void add_rows(Rows& rows, const std::string& name, const CheckpointItem& item) {
     }
     case CheckpointItem::Kind::dictionary:
       if (item.size() == 0) rows.push_back({name, "dictionary", "", "{}"});
-      for (const auto& [key, value] : item.entries()) add_rows(rows, name.empty() ? key : name + "." + key, value);
+      for (const auto& [key, value] : item.entries())
+        add_rows(rows, name.empty() ? key : fmt::format("{}.{}", name, key), value);
       return;
     case CheckpointItem::Kind::list:
       for (std::size_t index = 0; index < item.size(); ++index)

@@ -66,7 +66,7 @@ JournalContent read_journal(std::string_view text) {
   return content;
 }
 
-Journal::Journal(std::filesystem::path path) : file_(open_locked(path)) {
+Journal::Journal(const std::filesystem::path& path) : file_(open_locked(path)) {
   auto content = read_journal(read_whole(path, longest_journal));
   end_ = content.size;
   damaged_ = content.damaged;

@@ -30,7 +30,7 @@ class Journal {
 public:
   /// Opens or makes the file, cuts a torn tail, and keeps other programs (and other journals in this one) out. Throws
   /// invalid_state when somebody else has it, io when it cannot be read or written.
-  explicit Journal(std::filesystem::path path);
+  explicit Journal(const std::filesystem::path& path);
 
   /// What was there before.
   const std::vector<Json>& records() const { return records_; }

@@ -50,7 +50,7 @@ std::vector<std::string> environment_for_workers(int threads) {
   std::vector<std::string> changes;
   for (const auto& [name, value] : now)
     if (const auto old = then.find(name); old == then.end() || old->second != value)
-      changes.push_back(name + "=" + value);
+      changes.push_back(fmt::format("{}={}", name, value));
   for (const auto& [name, value] : then)
     if (!now.contains(name)) changes.push_back(name);
   if (!now.contains("OMP_NUM_THREADS")) changes.push_back(fmt::format("OMP_NUM_THREADS={}", threads));

@@ -35,7 +35,7 @@ std::filesystem::path logdir_of(const RunConfig& config) {
     throw Error(
         ErrorCode::invalid_option,
         "RunConfig.resume = true is refused without RunConfig.name: the run to go on with is found by its name");
-  const std::filesystem::path name = config.name;
+  std::filesystem::path name = config.name;
   if (name.has_parent_path() || name == "." || name == "..")
     throw Error(ErrorCode::invalid_option,
                 fmt::format("RunConfig.name = \"{}\" is refused: it is the name of one folder; the way to it is "

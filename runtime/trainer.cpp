@@ -12,14 +12,14 @@
 
 namespace troupe {
 
-Trainer::Trainer(TrainerOptions options) : impl_(std::make_unique<detail::TrainerImpl>(options, nullptr)) {}
+Trainer::Trainer(const TrainerOptions& options) : impl_(std::make_unique<detail::TrainerImpl>(options, nullptr)) {}
 Trainer::Trainer(std::unique_ptr<detail::TrainerImpl> impl) : impl_(std::move(impl)) {}
 Trainer::~Trainer() = default;
 Trainer::Trainer(Trainer&&) noexcept = default;
 Trainer& Trainer::operator=(Trainer&&) noexcept = default;
 
 void Trainer::start(Fn initialization_hook) { impl_->start(initialization_hook, {}); }
-void Trainer::start_object(detail::ObjectSpec object) { impl_->start({}, std::move(object)); }
+void Trainer::start_object(const detail::ObjectSpec& object) { impl_->start({}, object); }
 RunResults Trainer::run(Fn function, RunOptions options) { return impl_->run(function, std::move(options)); }
 RunIterator Trainer::run_iterator(Fn function, RunOptions options) {
   return RunIterator(impl_->run_iterator(function, std::move(options)));
@@ -67,7 +67,7 @@ std::ostream& operator<<(std::ostream& out, const Trainer& trainer) { return out
 
 void configure(caf::actor_system_config& config) { add_to_config(config); }
 
-Trainer make_trainer(caf::actor_system& system, TrainerOptions options) {
+Trainer make_trainer(caf::actor_system& system, const TrainerOptions& options) {
   return Trainer(std::make_unique<detail::TrainerImpl>(options, &system));
 }
 

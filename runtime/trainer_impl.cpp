@@ -103,6 +103,12 @@ caf::actor_system* configured(caf::actor_system* system) {
   return system;
 }
 
+/// Systems that nothing can end any more.
+std::vector<std::shared_ptr<caf::actor_system>>& left_behind() {
+  static auto* const systems = new std::vector<std::shared_ptr<caf::actor_system>>;
+  return *systems;
+}
+
 }  // namespace
 
 TrainerImpl::TrainerImpl(const TrainerOptions& options, caf::actor_system* system)
@@ -125,8 +131,7 @@ TrainerImpl::~TrainerImpl() {
   // It has static storage. CAF keeps memory for messages in thread_local objects, so another thread sends them, and
   // the system, which holds some from before, stays.
   std::thread(end).join();
-  static auto* const left_behind = new std::vector<std::shared_ptr<caf::actor_system>>;
-  left_behind->push_back(std::move(system_));
+  left_behind().push_back(std::move(system_));
 }
 
 std::unique_ptr<TrainerImpl> TrainerImpl::restore(const std::filesystem::path& run_dir, TrainerOptions options) {
@@ -172,7 +177,7 @@ int TrainerImpl::most_workers() const {
                   : settings_.max_workers;
 }
 
-void TrainerImpl::start(const Fn& hook, ObjectSpec object) {
+void TrainerImpl::start(const Fn& hook, const ObjectSpec& object) {
   if (started()) throw Error(ErrorCode::invalid_state, "the trainer is started already: call shutdown() first");
   check_gpus();
   if (object.arguments.size() > max_payload_bytes)

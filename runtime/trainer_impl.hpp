@@ -30,7 +30,7 @@ public:
   /// One whose next run goes on in that folder.
   static std::unique_ptr<TrainerImpl> restore(const std::filesystem::path& run_dir, TrainerOptions options);
 
-  void start(const Fn& hook, ObjectSpec object);
+  void start(const Fn& hook, const ObjectSpec& object);
   RunResults run(const Fn& function, RunOptions options);
   std::shared_ptr<Run> run_iterator(const Fn& function, RunOptions options);
   WorkerGroup workers();

@@ -143,7 +143,7 @@ DeathWatch::DeathWatch(std::function<void(Token)> on_death, std::size_t lines_pe
 
 DeathWatch::~DeathWatch() = default;
 
-void DeathWatch::add(Token token, std::shared_ptr<const LifeLine> line) {
+void DeathWatch::add(Token token, const std::shared_ptr<const LifeLine>& line) {
   const std::lock_guard lock(mutex_);
   for (auto& bank : banks_) {
     if (bank->add(token, line)) {

@@ -27,7 +27,7 @@ public:
   ~DeathWatch();
 
   /// Throws Error(start_failed) when no thread can be had.
-  void add(Token token, std::shared_ptr<const LifeLine> line);
+  void add(Token token, const std::shared_ptr<const LifeLine>& line);
   /// Its death is of no interest any more; a call that is under way may still come.
   void remove(Token token);
 

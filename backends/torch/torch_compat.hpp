@@ -55,18 +55,17 @@ int current_backward();
 /// Multiplies tensors of one device and type in place; true if one holds what is not finite.
 bool scale_and_check(const std::vector<at::Tensor>& tensors, double factor);
 
-/// Gloo waits up to five times the timeout for a peer that has died after it gave its address, so it connects with a
-/// short one and works with the user's.
+#if TROUPE_TORCH_VERSION >= 200
+using Gloo = c10d::ProcessGroupGloo;
+#else
 class Gloo : public c10d::ProcessGroupGloo {
 public:
   using c10d::ProcessGroupGloo::ProcessGroupGloo;
-  void set_timeout(std::chrono::milliseconds timeout) {
+  void setTimeout(std::chrono::milliseconds timeout) {
     for (auto& context : contexts_) context->setTimeout(timeout);
-#if TROUPE_TORCH_VERSION >= 200
-    options_->timeout = timeout;
-#endif
   }
 };
+#endif
 
 using GlooDevice = std::shared_ptr<::gloo::transport::Device>;
 
@@ -90,7 +89,10 @@ inline c10::intrusive_ptr<c10d::ProcessGroup> make_gloo(const c10::intrusive_ptr
   options->devices.push_back(device);
   options->threads = 2;
   auto gloo = c10::make_intrusive<Gloo>(store, rank, size, options);
-  gloo->set_timeout(timeout);
+  // It waits up to five times the timeout for a peer that has died after it gave its address, so it connects with a
+  // short one and works with the user's. The wheel's Gloo is newer than Debian's headers of it and lays its objects out
+  // differently: only libtorch itself may touch them, as this virtual call does.
+  gloo->setTimeout(timeout);
 #if TROUPE_TORCH_VERSION < 200
   return gloo;
 #else

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <ranges>
 #include <utility>
 #include <vector>
 
@@ -114,8 +115,7 @@ void CheckpointMirror::reconcile(const Wanted& wanted) {
 /// The newest first: it is the one that somebody needs. Whether all are there.
 bool CheckpointMirror::bring(const Wanted& wanted) {
   bool is_whole = true;
-  for (auto place = wanted.rbegin(); place != wanted.rend(); ++place) {
-    const auto& [name, folder] = *place;
+  for (const auto& [name, folder] : std::views::reverse(wanted)) {
     if (folder.empty() || stored_.contains(name)) continue;
     try {
       upload_checkpoint(folder, *storage_, key_of(name));

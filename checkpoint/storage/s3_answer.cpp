@@ -115,7 +115,7 @@ std::string complete_upload_body(const std::vector<std::string>& etags) {
   auto root = document.append_child("CompleteMultipartUpload");
   for (std::size_t i = 0; i < etags.size(); ++i) {
     auto part = root.append_child("Part");
-    part.append_child("PartNumber").text() = static_cast<unsigned long long>(i + 1);
+    part.append_child("PartNumber").text() = static_cast<unsigned long long>(i) + 1;
     part.append_child("ETag").text() = etags[i].c_str();
   }
   std::ostringstream out;

@@ -356,7 +356,8 @@ GroupActions GroupMachine::fail_attempt(Failure failure, Time now) {
   return actions;
 }
 
-GroupActions GroupMachine::done(int rank, RankEnd end, std::optional<Failure> failure, Time now, bool saw_notice) {
+GroupActions GroupMachine::done(int rank, RankEnd end, const std::optional<Failure>& failure, Time now,
+                                bool saw_notice) {
   GroupActions actions;
   if (!in_function(rank)) return actions;
   auto& s = slot(rank);
@@ -369,7 +370,7 @@ GroupActions GroupMachine::done(int rank, RankEnd end, std::optional<Failure> fa
   } else if (is_active && was_joining && did_not_join(rank, end, failure, now, actions)) {
     // the others are enough
   } else if (is_active) {
-    if (end == RankEnd::threw) failure_ = std::move(failure);
+    if (end == RankEnd::threw) failure_ = failure;
     if (end == RankEnd::returned && saw_notice) answer_notice(rank, actions);
     std::string why;
     if (end == RankEnd::stopped) {

@@ -136,7 +136,7 @@ public:
   GroupActions fail_attempt(Failure failure, Time now);
   /// `failure` is set when the function threw, GroupLost included, which is RankEnd::stopped. `saw_notice`: it has
   /// looked at a notice of preemption, so its return may be the answer to that.
-  GroupActions done(int rank, RankEnd end, std::optional<Failure> failure, Time now, bool saw_notice = false);
+  GroupActions done(int rank, RankEnd end, const std::optional<Failure>& failure, Time now, bool saw_notice = false);
   /// The function has been left, and what it saved is still being written: done() follows, however long that takes.
   void saving(int rank);
 

@@ -385,7 +385,7 @@ void GroupMachine::take_in_newcomers(Time now, GroupActions& actions) {
   for (int rank : newcomers)
     if (slot(rank).state == State::ready) send_in(rank, now, actions);
   const auto on_their_way = std::erase_if(newcomers, [this](int rank) { return slot(rank).state != State::held; });
-  if (!newcomers.empty() && !(resizing_ && on_their_way > 0)) let_in(newcomers, now, actions);
+  if (!newcomers.empty() && (!resizing_ || on_their_way == 0)) let_in(newcomers, now, actions);
 }
 
 void GroupMachine::let_in(const std::vector<int>& newcomers, Time now, GroupActions& actions) {

@@ -62,7 +62,7 @@ std::optional<PreemptionNotice> preemption_notice() {
 
 Context context() { return Context(Session::require("train::context()")); }
 
-ContextGuard::ContextGuard(Context context) : previous_(Session::bind(context.session())) {}
+ContextGuard::ContextGuard(const Context& context) : previous_(Session::bind(context.session())) {}
 ContextGuard::~ContextGuard() { Session::bind(std::move(previous_)); }
 
 }  // namespace troupe::train

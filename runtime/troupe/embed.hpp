@@ -17,6 +17,6 @@ void configure(caf::actor_system_config& config);
 
 /// A Trainer whose actors live in `system`, which must outlive it. Throws invalid_option when the system was not
 /// configured.
-Trainer make_trainer(caf::actor_system& system, TrainerOptions options);
+Trainer make_trainer(caf::actor_system& system, const TrainerOptions& options);
 
 }  // namespace troupe

@@ -72,7 +72,7 @@ struct RunOptions {
 class Trainer {
 public:
   /// Refuses bad options with the list of valid values, and makes the log directory. Starts nothing.
-  explicit Trainer(TrainerOptions options = {});
+  explicit Trainer(const TrainerOptions& options = {});
   ~Trainer();
   Trainer(Trainer&&) noexcept;
   Trainer& operator=(Trainer&&) noexcept;
@@ -161,9 +161,9 @@ public:
   std::string to_string() const;
 
 private:
-  friend Trainer make_trainer(caf::actor_system& system, TrainerOptions options);
+  friend Trainer make_trainer(caf::actor_system& system, const TrainerOptions& options);
   explicit Trainer(std::unique_ptr<detail::TrainerImpl> impl);
-  void start_object(detail::ObjectSpec object);
+  void start_object(const detail::ObjectSpec& object);
 
   std::shared_ptr<detail::TrainerImpl> impl_;  // shared with a handle that is ending the workers
 };

@@ -256,11 +256,11 @@ DOCTEST_TEST_CASE("parameters that are frozen on one rank only, and options that
 
 DOCTEST_TEST_CASE("models may end before or after their group, and after the run") {
   on_both_placements([](troupe::Placement placement) {
-    static thread_local std::vector<nn::Linear> kept;
     TestTrainer trainer({.backend = "torch", .num_workers = 2, .placement = placement});
     for (int start = 0; start < 2; ++start) {
       for (int run = 0; run < 2; ++run)
         check_average(trainer->run([]() -> Json {
+          static thread_local std::vector<nn::Linear> kept;
           auto brief = train::torch::prepare_model(small_layer());
           step(brief);
           kept.push_back(train::torch::prepare_model(small_layer()));

@@ -98,7 +98,7 @@ public:
   using pointer = const Config*;
   using reference = const Config&;
 
-  ConfigIterator(const Config& whole, Json::const_iterator at) : whole_(&whole), at_(at) {}
+  ConfigIterator(const Config& whole, const Json::const_iterator& at) : whole_(&whole), at_(at) {}
 
   const Config& operator*() const;
   const Config* operator->() const { return &**this; }

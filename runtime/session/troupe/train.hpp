@@ -102,7 +102,7 @@ Context context();
 /// Binds a rank to the calling thread for the guard's life.
 class ContextGuard {
 public:
-  explicit ContextGuard(Context context);
+  explicit ContextGuard(const Context& context);
   ~ContextGuard();
   ContextGuard(const ContextGuard&) = delete;
   ContextGuard& operator=(const ContextGuard&) = delete;
