@@ -20,8 +20,12 @@ namespace {
 
 /// What user code printed is in the pipes before anybody hears of its end.
 void flush_output() {
-  std::cout.flush();
-  std::cerr.flush();
+  for (auto* stream : {&std::cout, &std::cerr}) {
+    try {
+      stream->flush();
+    } catch (const std::ios_base::failure&) {  // the program wants its streams to throw; this is not its code
+    }
+  }
   // Not fflush(nullptr): it waits for every stream, also for one that another thread reads from.
   std::fflush(stdout);
   std::fflush(stderr);

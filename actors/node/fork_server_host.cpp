@@ -19,6 +19,7 @@
 
 #include "actors/node/fork_server.hpp"
 #include "actors/node/fork_server_process.hpp"
+#include "runtime/base/log.hpp"
 
 namespace troupe::node {
 
@@ -122,7 +123,7 @@ void serve_if_asked(int argc, char** argv, WorkerMain worker_main) {
   pid_t host = 0;
   std::from_chars(text.data(), text.data() + text.size(), host);
   if (!is_seqpacket_socket(fork_server_socket)) {
-    fmt::print(stderr, "{} is for the program's own use: it starts its fork server with it.\n", marker);
+    log_error("{} is for the program's own use: it starts its fork server with it", marker);
     ::_exit(2);
   }
   run_fork_server(fork_server_socket, host, worker_main);

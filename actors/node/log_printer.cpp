@@ -2,7 +2,6 @@
 #include "actors/node/log_printer.hpp"
 
 #include <fcntl.h>
-#include <fmt/core.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 #include <system_error>
 
 #include "actors/node/threads.hpp"
+#include "runtime/base/log.hpp"
 
 namespace troupe::node {
 
@@ -63,10 +63,10 @@ bool LogFile::open() {
 void LogFile::give_up(const std::string& reason) {
   failed_ = true;
   file_.reset();
-  fmt::print(stderr,
-             "troupe: cannot write the log file {}: {}. Lines are still printed; check the folder, its rights and "
-             "the free space.\n",
-             path_.string(), reason);
+  // Not fmt::print: it throws where stderr cannot be written either, and nobody catches on the printer's thread.
+  log_warning(
+      "cannot write the log file {}: {}. Lines are still printed; check the folder, its rights and the free space.",
+      path_.string(), reason);
 }
 
 LogPrinter::LogPrinter(std::function<void()> on_room)

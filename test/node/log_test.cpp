@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -93,6 +94,28 @@ DOCTEST_TEST_CASE("a log file that cannot be written is given up, and lines are 
   }
   char text[64];
   DOCTEST_CHECK(std::string(text, ::read(reader.get(), text, sizeof text)) == "first\nsecond\n");
+}
+
+DOCTEST_TEST_CASE("a log file is given up in silence when stderr cannot be written either") {
+  const TemporaryFolder folder;
+  const node::UniqueFd saved(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 10));
+  for (const bool is_open : {true, false}) {
+    DOCTEST_CAPTURE(is_open);
+    const node::UniqueFd full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
+    ::dup2(full.get(), STDERR_FILENO);
+    if (!is_open) {
+      ::close(STDERR_FILENO);
+    }
+    std::promise<void> after;
+    {
+      node::LogPrinter printer([] {});
+      printer.print({nullptr, {}, "a line\n", std::make_shared<node::LogFile>(folder.path())});
+      printer.call([&] { after.set_value(); });
+      printer.flush(patience);
+    }
+    ::dup2(saved.get(), STDERR_FILENO);
+    DOCTEST_CHECK(after.get_future().wait_for(patience) == std::future_status::ready);
+  }
 }
 
 }  // namespace troupe::test
