@@ -57,12 +57,15 @@ bool scale_and_check(const std::vector<at::Tensor>& tensors, double factor);
 
 #if TROUPE_TORCH_VERSION >= 200
 using Gloo = c10d::ProcessGroupGloo;
+/// In a file that does not see Gloo's headers: Debian's are older than the Gloo in the wheel, so no inline function
+/// that touches an object of Gloo may be compiled into troupe, as the one behind this virtual call would be here.
+void set_timeout(c10d::Backend& backend, std::chrono::milliseconds timeout);
 #else
 class Gloo : public c10d::ProcessGroupGloo {
 public:
   using c10d::ProcessGroupGloo::ProcessGroupGloo;
-  void setTimeout(std::chrono::milliseconds timeout) {
-    for (auto& context : contexts_) context->setTimeout(timeout);
+  friend void set_timeout(Gloo& gloo, std::chrono::milliseconds timeout) {
+    for (auto& context : gloo.contexts_) context->setTimeout(timeout);
   }
 };
 #endif
@@ -89,10 +92,9 @@ inline c10::intrusive_ptr<c10d::ProcessGroup> make_gloo(const c10::intrusive_ptr
   options->devices.push_back(device);
   options->threads = 2;
   auto gloo = c10::make_intrusive<Gloo>(store, rank, size, options);
-  // It waits up to five times the timeout for a peer that has died after it gave its address, so it connects with a
-  // short one and works with the user's. The wheel's Gloo is newer than Debian's headers of it and lays its objects out
-  // differently: only libtorch itself may touch them, as this virtual call does.
-  gloo->setTimeout(timeout);
+  // Gloo waits up to five times the timeout for a peer that has died after it gave its address, so it connects with a
+  // short one and works with the user's.
+  set_timeout(*gloo, timeout);
 #if TROUPE_TORCH_VERSION < 200
   return gloo;
 #else

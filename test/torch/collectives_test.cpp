@@ -338,6 +338,19 @@ DOCTEST_TEST_CASE("a c10d process group of the workers runs a plain c10d loop") 
   for (const auto& result : results) DOCTEST_CHECK(result == Json({2, 12.0}));
 }
 
+DOCTEST_TEST_CASE("operations of a process group may take the user's timeout, not that of connecting") {
+#if TORCH_VERSION_MAJOR >= 2
+  TestTrainer trainer({.backend = troupe::TorchConfig{.timeout_s = 67}, .num_workers = 2});
+  for (const auto& seconds : trainer->run([]() -> Json {
+         const auto gloo = train::torch::process_group()->getBackend(at::kCPU);
+         return std::chrono::duration_cast<std::chrono::seconds>(gloo->getBackendOptions()->timeout).count();
+       }))
+    DOCTEST_CHECK(seconds == 67);
+#else
+  skip("libtorch 1.13 does not tell");
+#endif
+}
+
 DOCTEST_TEST_CASE("one worker has a c10d process group of its own") {
   TestTrainer trainer({.backend = "torch", .num_workers = 1});
   DOCTEST_CHECK(trainer->run([]() -> Json {
