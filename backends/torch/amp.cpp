@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <troupe/error.hpp>
 
+#include "backends/torch/prepared_models.hpp"
 #include "backends/torch/torch_compat.hpp"
 #include "runtime/session/session.hpp"
 
@@ -87,9 +88,17 @@ void backward(const at::Tensor& loss) {
     loss.backward();
     return;
   }
+  if (amp->scaler.enabled() && PreparedModels::instance().checks_gradients(amp->run.lock()->data()))
+    throw Error(ErrorCode::invalid_option,
+                "PrepareModelOptions.check_gradients = true is refused with half precision: scaled gradients overflow "
+                "now and then, and the scaler leaves those steps out; use at::kBFloat16 to look for bad gradients");
   // Gradients are computed in the types that forward chose; casting once more would lose precision.
   const Autocast off(amp->device, amp->dtype, false);
   amp->scaler.scale(loss).backward();
+}
+
+void detail::expect_gradients() {
+  if (const auto amp = current_amp("join()"); amp->enabled) amp->scaler.expect_gradients();
 }
 
 GradScaler& grad_scaler() { return current_amp("grad_scaler()")->scaler; }
@@ -108,6 +117,8 @@ bool detail::step_with(Amp& amp, ::torch::optim::Optimizer& optimizer) {
 }
 
 void detail::unscale_with(Amp& amp, ::torch::optim::Optimizer& optimizer) { amp.scaler.unscale(optimizer); }
+
+void detail::leave_out_with(Amp& amp, ::torch::optim::Optimizer& optimizer) { amp.scaler.leave_out(optimizer); }
 
 void detail::refuse_closure() {
   throw Error(ErrorCode::invalid_state,

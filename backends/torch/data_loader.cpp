@@ -174,13 +174,10 @@ public:
       std::unique_lock lock(mutex_);
       something_made_.wait(lock, [&] { return planned->made; });
     }
-    if (planned->error) {
-      drop_plans();
-      rethrow(*planned);
-    }
     plan_ahead();
     cursor_ = planned->cursor;
     padded_ = planned->padded;
+    if (planned->error) rethrow(*planned);  // the next call gives the batch behind it: workers stay in step
     return std::move(planned->batch);
   }
 

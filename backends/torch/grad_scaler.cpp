@@ -77,29 +77,36 @@ GradScaler::GradScaler(const GradScalerOptions& options)
 
 at::Tensor GradScaler::scale(const at::Tensor& loss) {
   if (!options_.enabled) return loss;
+  expect_gradients();
+  // As a float tensor: a half precision loss becomes a float, and the product does not overflow.
+  return loss * at::full({}, scale_, loss.options().dtype(at::kFloat).requires_grad(false));
+}
+
+void GradScaler::expect_gradients() {
   scale_of_gradients_ = scale_;
+  has_new_gradients_ = true;
   if (std::exchange(behind_step_, false)) {
     found_inf_ = false;
     unscaled_.clear();  // of steps that were unscaled and left out
   }
-  // As a float tensor: a half precision loss becomes a float, and the product does not overflow.
-  return loss * at::full({}, scale_, loss.options().dtype(at::kFloat).requires_grad(false));
 }
 
 void GradScaler::unscale(::torch::optim::Optimizer& optimizer) {
   if (!options_.enabled) return;
   if (unscaled_.contains(&optimizer))
     throw Error(ErrorCode::invalid_state,
-                "unscale() was called twice for one step: the gradients would be divided by the scale again");
-  unscaled_[&optimizer] = on_any_worker(scale_gradients(optimizer, 1 / scale_of_gradients_));
+                "unscale() was called twice for one step: the gradients would be divided by the scale again. Behind a "
+                "step that was left out, call the prepared optimizer's zero_grad(), or update() of the scaler");
+  const bool found_inf = on_any_worker(scale_gradients(optimizer, 1 / scale_of_gradients_));
+  unscaled_[&optimizer] = found_inf;
+  found_inf_ = found_inf_ || found_inf;  // also if the step is left out
+  has_new_gradients_ = false;
 }
 
 bool GradScaler::step(::torch::optim::Optimizer& optimizer) {
   if (options_.enabled) {
     if (!unscaled_.contains(&optimizer)) unscale(optimizer);
-    const bool found_inf = unscaled_.extract(&optimizer).mapped();
-    found_inf_ = found_inf_ || found_inf;
-    if (found_inf) return false;
+    if (unscaled_.extract(&optimizer).mapped()) return false;
   }
   optimizer.step();
   return true;
@@ -123,6 +130,10 @@ void GradScaler::update_behind_step() {
   scale_before_ = scale_;
   good_steps_before_ = good_steps_;
   adapt();
+}
+
+void GradScaler::leave_out(const ::torch::optim::Optimizer& optimizer) {
+  if (unscaled_.erase(&optimizer) > 0 && !has_new_gradients_) update_behind_step();
 }
 
 void GradScaler::adapt() {

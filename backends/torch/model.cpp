@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 #include <troupe/error.hpp>
+#include <troupe/torch_amp.hpp>
 #include <troupe/torch_collectives.hpp>
 #include <troupe/train.hpp>
 
@@ -91,8 +92,11 @@ detail::JoinScope::~JoinScope() {
 
 void detail::JoinScope::finish() {
   if (!reducer_) return;
-  for (auto step = reducer_->shadow_backward(); step != Reducer::Shadow::over; step = reducer_->shadow_backward())
-    if (options_.step && step == Reducer::Shadow::averaged) options_.step();
+  for (auto step = reducer_->shadow_backward(); step != Reducer::Shadow::over; step = reducer_->shadow_backward()) {
+    if (!options_.step || step != Reducer::Shadow::averaged) continue;
+    expect_gradients();
+    options_.step();
+  }
   broadcast_parameters(*module_, reducer_->collective(), reducer_->last_active_rank());
   broadcast_all_buffers(*module_, reducer_->collective(), reducer_->last_active_rank());
 }

@@ -229,4 +229,10 @@ bool PreparedModels::has_own_buffers(const detail::RankData& rank) {
   });
 }
 
+bool PreparedModels::checks_gradients(const detail::RankData& rank) {
+  const auto models = of(rank);
+  return std::any_of(models.begin(), models.end(),
+                     [](const auto& model) { return model.second.options.check_gradients; });
+}
+
 }  // namespace troupe

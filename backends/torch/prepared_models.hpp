@@ -51,6 +51,8 @@ public:
   std::set<const at::TensorImpl*> averaged_parameters(const detail::RankData& rank);
   /// Whether a model of the rank has buffers that each rank changes for itself.
   bool has_own_buffers(const detail::RankData& rank);
+  /// Whether a model of the rank was prepared with check_gradients.
+  bool checks_gradients(const detail::RankData& rank);
 
 private:
   struct Entry {

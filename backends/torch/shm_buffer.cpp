@@ -50,7 +50,7 @@ ShmGroup::Counter* ShmBuffer::counters(std::size_t member) const {
 
 /// Remembered where that will do: most of it need not be copied.
 void ShmBuffer::put(const at::Tensor& place, const at::Tensor& values) {
-  if (values.scalar_type() != type_ || !values.device().is_cpu() || !same_layout(place, values))
+  if (values.scalar_type() != type_ || !values.device().is_cpu() || values.is_neg() || !same_layout(place, values))
     return ReduceBuffer::put(place, values);
   if (values.numel() > 0) given_[static_cast<std::size_t>(bytes_of(place) - part(rank()))] = values;
 }

@@ -49,12 +49,15 @@ void backward(const at::Tensor& loss);
 GradScaler& grad_scaler();
 
 namespace detail {
+/// The next gradients are all from other workers.
+void expect_gradients();
 struct Amp;
 /// This run's settings if mixed precision is on, else null.
 std::shared_ptr<Amp> prepare_amp();
 /// Both true if the step was made.
 bool step_with(Amp& amp, ::torch::optim::Optimizer& optimizer);
 void unscale_with(Amp& amp, ::torch::optim::Optimizer& optimizer);
+void leave_out_with(Amp& amp, ::torch::optim::Optimizer& optimizer);
 [[noreturn]] void refuse_closure();
 }  // namespace detail
 
@@ -81,10 +84,12 @@ public:
   }
   template <class... Arguments>
   void zero_grad(Arguments&&... arguments) {
+    if (amp_) detail::leave_out_with(*amp_, *optimizer_);
     optimizer_->zero_grad(std::forward<Arguments>(arguments)...);
   }
 
-  /// Makes the gradients those of the loss itself; before clipping them, say. At most once a step.
+  /// Makes the gradients those of the loss itself; before clipping them, say. At most once a step; if you leave the
+  /// step out then, the next zero_grad() adapts the scale.
   void unscale() {
     if (amp_) detail::unscale_with(*amp_, *optimizer_);
   }

@@ -37,6 +37,8 @@ public:
   bool enabled() const { return options_.enabled; }
   /// The loss times the present scale.
   at::Tensor scale(const at::Tensor& loss);
+  /// In place of scale(), on a worker whose gradients are all from the others.
+  void expect_gradients();
   /// Divides the optimizer's gradients by the scale of the last scale(), and looks for infinite ones on all workers
   /// (collective). step() does it unless it was done: call it only to clip the gradients in between.
   void unscale(::torch::optim::Optimizer& optimizer);
@@ -47,6 +49,8 @@ public:
   /// In place of update(), behind each step(): those with the gradients of one scale() count as one, however many
   /// optimizers make them.
   void update_behind_step();
+  /// The optimizer's gradients go unused. If they were unscaled, that counts as a step, as in update().
+  void leave_out(const ::torch::optim::Optimizer& optimizer);
 
   double get_scale() const { return options_.enabled ? scale_ : 1; }
   /// The same on all workers. Empty if the scaler is not enabled, which also ignores what it is given.
@@ -60,6 +64,7 @@ private:
   double scale_;
   double scale_of_gradients_;
   std::int64_t good_steps_ = 0;                                ///< since the scale changed
+  bool has_new_gradients_ = false;                             ///< since the last unscale()
   bool behind_step_ = false;                                   ///< adapted, and no scale() since
   double scale_before_ = 0;                                    ///< it was adapted
   std::int64_t good_steps_before_ = 0;                         ///< likewise

@@ -188,6 +188,15 @@ DOCTEST_TEST_CASE("gradients can be unscaled before the step, once, and sparse o
   scaler.unscale(one.sgd);
   DOCTEST_CHECK(one.weight.grad().item<double>() == 0.5);
 
+  // If its gradients were infinite, the scale shrinks all the same.
+  one.set_gradient(infinity);
+  scaler.update();
+  const auto before = scaler.get_scale();
+  scaler.unscale(one.sgd);
+  scaler.update();
+  DOCTEST_CHECK(scaler.get_scale() == before / 2);
+  DOCTEST_CHECK(scaler.state()["growth_tracker"] == 0);
+
   GradScaler off({.enabled = false});
   auto loss = torch::ones({});
   DOCTEST_CHECK(off.scale(loss).is_same(loss));
@@ -246,6 +255,35 @@ DOCTEST_TEST_CASE("an optimizer that leaves out a step behind unscale() makes th
     return {one.value(), two.value()};
   });
   DOCTEST_CHECK(results[0] == Json{0.75, 0.0});
+}
+
+DOCTEST_TEST_CASE("the only optimizer may leave out steps behind unscale(), and those count as steps") {
+  if (!has_half) return skip("half precision on CPUs needs libtorch 2");
+  TestTrainer trainer({.backend = "torch", .num_workers = 0});
+  const auto results = trainer->run([]() -> Json {
+    train::torch::accelerate({.amp = true, .dtype = at::kHalf, .scaler = {.init_scale = 8, .growth_interval = 3}});
+    OneWeight one;
+    auto optimizer = train::torch::prepare_optimizer(one.sgd);
+    Json scales = Json::array();
+    const auto pass = [&](float factor, bool clips, bool steps) {
+      optimizer.zero_grad();
+      scales.push_back(train::torch::grad_scaler().get_scale());
+      train::torch::backward(one.weight.sum() * 0.125F * factor);
+      if (clips) optimizer.unscale();
+      if (steps) optimizer.step();
+    };
+    pass(1, true, false);
+    pass(1, true, true);
+    pass(infinity, true, false);
+    pass(1, false, true);
+    pass(infinity, true, false);
+    pass(1, true, true);
+    pass(1, true, false);
+    pass(1, true, false);
+    pass(1, true, false);
+    return {one.value(), scales};
+  });
+  DOCTEST_CHECK(results[0] == Json::parse("[0.625,[8.0,8.0,8.0,4.0,4.0,2.0,2.0,2.0,4.0]]"));
 }
 
 DOCTEST_TEST_CASE("the gradient of a parameter that a model has twice is unscaled once") {
@@ -351,6 +389,14 @@ DOCTEST_TEST_CASE("bad settings of mixed precision are refused") {
         accelerate({.amp = true});
       },
       troupe::ErrorCode::invalid_state, "before prepare_optimizer()");
+  if (has_half)
+    refuses(
+        [] {
+          accelerate({.amp = true, .dtype = at::kHalf});
+          auto layer = train::torch::prepare_model(torch::nn::Linear(1, 1), {.check_gradients = true});
+          train::torch::backward(layer->forward(torch::ones({1, 1})).sum());
+        },
+        option, "check_gradients = true is refused with half precision");
   refuses(
       [] {
         accelerate({.amp = true});

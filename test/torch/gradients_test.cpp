@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What prepare_model() does beyond plain averages: buffers, sparse gradients, clipping, hooks, unequal numbers of
 // batches.
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "test/support/skip.hpp"
 #include "test/torch/model_support.hpp"
 #include "test/torch/transports.hpp"
 
@@ -228,6 +230,33 @@ Json train_joined(const Config& config) {
   return parameters_of(*net);
 }
 
+/// As train_joined, with a scaler whose scale changes while one rank has no data: rank 0 has one batch and rank 1
+/// three, of which the second overflows.
+Json train_joined_in_half(const Config&) {
+  auto net = small_net();
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+  auto [model, optimizer] = train::torch::accelerate(
+      net, sgd, {.amp = true, .dtype = at::kHalf, .scaler = {.init_scale = 8, .growth_interval = 2}});
+  const auto step = [&](int batch, double factor) {
+    optimizer.zero_grad();
+    const auto outputs = model->forward(batch_of(train::world_rank(), batch)).to(torch::kFloat);
+    train::torch::backward(outputs.square().mean() * factor);
+    optimizer.step();
+  };
+  Json seen = Json::array();
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    train::torch::join(model,
+                       [&] {
+                         for (int batch = 0; batch < 1 + 2 * train::world_rank(); ++batch)
+                           step(batch, batch == 1 ? std::numeric_limits<double>::infinity() : 1);
+                       },
+                       {.step = [&] { optimizer.step(); }});
+    step(9, 1);
+    seen.push_back({train::torch::grad_scaler().state(), parameters_of(*model)});
+  }
+  return seen;
+}
+
 /// One process that adds up the losses of the ranks that still have a batch.
 Values train_joined_alone(bool by_world_size) {
   auto net = small_net();
@@ -342,6 +371,32 @@ DOCTEST_TEST_CASE("ranks that run out of data take part with zeros, and all end 
       DOCTEST_CHECK(results[0] == results[2]);
       DOCTEST_CHECK(largest_difference(results[0].get<Values>(), train_joined_alone(by_world_size)) < 1e-5);
     }
+}
+
+DOCTEST_TEST_CASE("a rank without data adapts the scale of half precision as the others do") {
+  if (TORCH_VERSION_MAJOR < 2) return skip("half precision on CPUs needs libtorch 2");
+  const auto results = run_on(2, true, troupe::fn<train_joined_in_half>, {});
+  // An epoch: a good step, an infinite one, a good one, and one more behind join().
+  DOCTEST_CHECK(results[0][0][0]["scale"] == 8.0);
+  DOCTEST_CHECK(results[0] == results[1]);
+}
+
+DOCTEST_TEST_CASE("a gradient that is a lazy negative arrives as such") {
+  for (const auto& transport : transports()) {
+    const std::string name = transport.name;
+    DOCTEST_CAPTURE(name);
+    for (const auto& gradient : run_on(2, transport.config, []() -> Json {
+           struct OneImpl : nn::Module {
+             at::Tensor w = register_parameter("w", torch::ones({1}));
+           };
+           auto one = train::torch::prepare_model(std::make_shared<OneImpl>());
+           const auto factor = torch::complex(torch::zeros({1}), torch::full({1}, 1.0 + train::world_rank()));
+           // (0 - iw) (0 + ic) = wc
+           torch::real(torch::conj(torch::complex(torch::zeros({1}), one->w)) * factor).sum().backward();
+           return one->w.grad().item<double>();
+         }))
+      DOCTEST_CHECK(gradient == 1.5);
+  }
 }
 
 DOCTEST_TEST_CASE("join without a step of its own brings parameters and buffers of the last active rank to all") {
