@@ -3,6 +3,8 @@
 // callback thread or an iterator) takes rounds out.
 #pragma once
 
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -106,6 +108,7 @@ public:
   explicit Run(RunSpec run_spec) : spec(std::move(run_spec)) {}
 
   const RunSpec spec;
+  const pid_t made_in = ::getpid();
   const std::shared_ptr<RunView> view = std::make_shared<RunView>();
 
   // ---- for who carries it out

@@ -11,6 +11,7 @@
 #include "actors/protocols.hpp"
 #include "actors/termination_signal.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/own_process.hpp"
 
 namespace troupe {
 namespace {
@@ -51,11 +52,15 @@ void require_configured(caf::actor_system& system) {
 std::shared_ptr<caf::actor_system> shared_system() {
   static std::mutex mutex;
   static std::weak_ptr<PrivateSystem> current;
+  static pid_t made_in = -1;
   std::lock_guard lock(mutex);
   auto system = current.lock();
-  if (!system) {
+  if (system) {
+    detail::require_process(made_in);
+  } else {
     system = std::make_shared<PrivateSystem>();
     current = system;
+    made_in = ::getpid();
   }
   return {system, &system->system};
 }

@@ -19,7 +19,7 @@ void add_to_config(caf::actor_system_config& config);
 void require_configured(caf::actor_system& system);
 
 /// The private system; made with the first Trainer that needs it, gone with the last. (A static one would be destroyed
-/// after the handles it must outlive.)
+/// after the handles it must outlive.) Throws Error(invalid_state) in a fork of the process that has it.
 std::shared_ptr<caf::actor_system> shared_system();
 
 /// What a worker process does all its life.

@@ -2,6 +2,8 @@
 // Calls on the workers of a started trainer.
 #pragma once
 
+#include <unistd.h>
+
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -14,6 +16,7 @@
 
 #include "actors/protocols.hpp"
 #include "actors/run.hpp"
+#include "runtime/base/own_process.hpp"
 #include "runtime/session/session.hpp"
 
 namespace troupe::detail {
@@ -54,6 +57,7 @@ public:
     if (call.arguments.size() > max_payload_bytes)
       return call.fail(ErrorCode::too_large, fmt::format("arguments of {} bytes are above the limit of {}",
                                                          call.arguments.size(), max_payload_bytes));
+    require_process(made_in_);
     queue_->push(std::move(call));
   }
 
@@ -85,6 +89,7 @@ public:
   }
 
 private:
+  const pid_t made_in_ = ::getpid();
   const std::shared_ptr<const local::GroupView> view_;
   const std::shared_ptr<local::CallQueue> queue_;
   mutable std::mutex mutex_;

@@ -49,6 +49,7 @@ class Watcher {
 public:
   void add(const std::shared_ptr<detail::Run>& run) {
     std::lock_guard lock(mutex_);
+    if (!runs_.empty() && host != ::getpid()) return;  // those of the program that this one is a fork of
     if (runs_.empty()) begin();
     runs_.push_back(run);
   }
@@ -57,6 +58,7 @@ public:
     std::thread finished;
     int from = -1;
     int to = -1;
+    if (host != ::getpid()) return;
     {
       std::lock_guard lock(mutex_);
       std::erase_if(runs_, [run](const Entry& entry) { return entry.key == run; });

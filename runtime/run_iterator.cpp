@@ -7,6 +7,7 @@
 
 #include "actors/run.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/own_process.hpp"
 #include "runtime/run_errors.hpp"
 
 namespace troupe {
@@ -28,6 +29,10 @@ RunIterator& RunIterator::operator=(RunIterator&& other) noexcept {
 
 RunIterator::~RunIterator() {
   if (!run_) return;
+  if (!detail::is_this_process(run_->made_in)) {
+    detail::leave_behind(std::move(run_));
+    return;
+  }
   run_->stop(engine::StopReason::asked);
   // Workers are killed at their deadline. What outlasts it: checkpoints that are still written, and a function on a
   // thread of this program that never stops.
@@ -39,6 +44,7 @@ RunIterator::~RunIterator() {
 }
 
 bool RunIterator::next() {
+  detail::require_process(run_->made_in);
   ResultInfo info;
   if (run_->next_round(round_, info)) return true;
   conclude();
@@ -56,6 +62,7 @@ const RunResults& RunIterator::conclude() {
 bool RunIterator::is_finished() const { return run_->exhausted(); }
 
 std::optional<RunResults> RunIterator::get_final_results(bool force) {
+  detail::require_process(run_->made_in);
   if (!force && !is_finished()) {
     log_warning("get_final_results() before the iterator is exhausted gives nothing; pass force = true to end the run");
     return std::nullopt;

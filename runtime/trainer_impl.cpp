@@ -25,6 +25,7 @@
 #include "runtime/base/host.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/log_directory.hpp"
+#include "runtime/base/own_process.hpp"
 #include "runtime/base/table.hpp"
 #include "runtime/callback_thread.hpp"
 #include "runtime/driver_environment.hpp"
@@ -103,20 +104,23 @@ caf::actor_system* configured(caf::actor_system* system) {
   return system;
 }
 
-/// Systems that nothing can end any more.
-std::vector<std::shared_ptr<caf::actor_system>>& left_behind() {
-  static auto* const systems = new std::vector<std::shared_ptr<caf::actor_system>>;
-  return *systems;
-}
-
 }  // namespace
 
 TrainerImpl::TrainerImpl(const TrainerOptions& options, caf::actor_system* system)
     : settings_(checked_settings(options)), host_system_(configured(system)), logdir_(make_logdir(options.logdir)) {
+  if (host_system_) used_in_ = ::getpid();
   watch_thread_locals();
 }
 
 TrainerImpl::~TrainerImpl() {
+  if (!is_own_process()) {
+    // Whatever ends these would wait for threads that are not here.
+    leave_behind(std::move(group_));
+    leave_behind(std::move(system_));
+    leave_behind(std::move(local_thread_));
+    leave_behind(std::move(keeper_));
+    return;
+  }
   const auto end = [this] {
     try {
       shutdown();
@@ -131,7 +135,7 @@ TrainerImpl::~TrainerImpl() {
   // It has static storage. CAF keeps memory for messages in thread_local objects, so another thread sends them, and
   // the system, which holds some from before, stays.
   std::thread(end).join();
-  left_behind().push_back(std::move(system_));
+  leave_behind(std::move(system_));
 }
 
 std::unique_ptr<TrainerImpl> TrainerImpl::restore(const std::filesystem::path& run_dir, TrainerOptions options) {
@@ -150,12 +154,19 @@ std::unique_ptr<TrainerImpl> TrainerImpl::restore(const std::filesystem::path& r
 
 // ---- start and shutdown ---------------------------------------------------------------------------------------------
 
+bool TrainerImpl::is_own_process() const { return used_in_ == -1 || is_this_process(used_in_); }
+
+void TrainerImpl::require_own_process() const {
+  if (used_in_ != -1) require_process(used_in_);
+}
+
 std::shared_ptr<TrainerImpl::Group> TrainerImpl::group() const {
   std::lock_guard lock(mutex_);
   return group_;
 }
 
 std::shared_ptr<TrainerImpl::Group> TrainerImpl::require_group() {
+  require_own_process();
   if (auto current = group()) return current;
   throw Error(ErrorCode::invalid_state, "the trainer is not started: call start() first");
 }
@@ -178,6 +189,7 @@ int TrainerImpl::most_workers() const {
 }
 
 void TrainerImpl::start(const Fn& hook, const ObjectSpec& object) {
+  require_own_process();
   if (started()) throw Error(ErrorCode::invalid_state, "the trainer is started already: call shutdown() first");
   check_gpus();
   if (object.arguments.size() > max_payload_bytes)
@@ -186,6 +198,7 @@ void TrainerImpl::start(const Fn& hook, const ObjectSpec& object) {
         fmt::format("the object's arguments of {} bytes are above the limit of {}: pass the path of a file instead",
                     object.arguments.size(), max_payload_bytes));
   auto made = std::make_shared<Group>();
+  used_in_ = ::getpid();
   if (settings_.local_mode()) {
     UserSetup setup;
     setup.threads = settings_.threads_per_worker;
@@ -216,6 +229,8 @@ void TrainerImpl::start_actors(const Fn& hook, const ObjectSpec& object, Group& 
         "worker processes need `troupe::init(argc, argv);` as the first line of main(): they are made from this "
         "program before it does anything else. (placement = thread needs no init)");
   auto begin = engine::Clock::now();
+  if (settings_.placement == Placement::process)
+    node::Node::instance();  // what forbids it is told before anything is made
   if (!host_system_ && !system_) system_ = shared_system();
   auto& system = host_system_ ? *host_system_ : *system_;
   group.timings.actor_system_ms = ms_since(begin);
@@ -264,6 +279,7 @@ void TrainerImpl::start_actors(const Fn& hook, const ObjectSpec& object, Group& 
 }
 
 void TrainerImpl::shutdown(std::chrono::milliseconds patience) {
+  require_own_process();
   patience = bounded(patience);
   std::shared_ptr<Group> ended;
   std::shared_ptr<Run> run;

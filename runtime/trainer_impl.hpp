@@ -2,6 +2,9 @@
 // What stands behind a Trainer.
 #pragma once
 
+#include <sys/types.h>
+
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <functional>
@@ -59,6 +62,9 @@ private:
     StartTimings timings;
   };
 
+  /// False in a fork of the process that has used it.
+  bool is_own_process() const;
+  void require_own_process() const;
   std::shared_ptr<Group> group() const;
   std::shared_ptr<Group> require_group();
   /// For handles, which outlive the trainer.
@@ -79,6 +85,7 @@ private:
   caf::actor_system* const host_system_;
   const std::filesystem::path logdir_;  // behind what may be refused, which leaves no folder
   std::shared_ptr<caf::actor_system> system_;
+  std::atomic<pid_t> used_in_{-1};  // the process that has the threads behind it
 
   mutable std::mutex mutex_;
   std::shared_ptr<Group> group_;

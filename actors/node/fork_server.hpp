@@ -3,6 +3,8 @@
 // its host over one SOCK_SEQPACKET socket and ends when that closes.
 #pragma once
 
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -36,6 +38,7 @@ struct ForkServer {
   pid_t pid = -1;
   UniqueFd pidfd;
   UniqueFd socket;
+  pid_t host = ::getpid();  ///< who made it; a fork of that has nothing but copies of the descriptors
   explicit operator bool() const { return static_cast<bool>(socket); }
 };
 
@@ -46,7 +49,8 @@ ForkServer fork_fork_server(WorkerMain worker_main);
 ForkServer exec_fork_server(const std::string& program_name, std::vector<std::string> environment);
 /// Never returns if the arguments are those of exec_fork_server().
 void serve_if_asked(int argc, char** argv, WorkerMain worker_main);
-/// Closes the socket and reaps the process; kills it when it is not gone after `patience`.
+/// Ends the connection and reaps the process; kills it when it is not gone after `patience`. In a fork of its host:
+/// closes the copies.
 void end_fork_server(ForkServer server, std::chrono::milliseconds patience);
 
 }  // namespace troupe::node

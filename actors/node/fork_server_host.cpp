@@ -20,6 +20,7 @@
 #include "actors/node/fork_server.hpp"
 #include "actors/node/fork_server_process.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/own_process.hpp"
 
 namespace troupe::node {
 
@@ -130,9 +131,10 @@ void serve_if_asked(int argc, char** argv, WorkerMain worker_main) {
 }
 
 void end_fork_server(ForkServer server, std::chrono::milliseconds patience) {
-  if (server.pid < 0) {
+  if (server.pid < 0 || !detail::is_this_process(server.host)) {
     return;
   }
+  ::shutdown(server.socket.get(), SHUT_RDWR);  // a fork of the program may hold a copy open
   server.socket.reset();
   if (!server.pidfd) {  // out of descriptors when it was made: PDEATHSIG and the closed socket end it all the same
     ::waitpid(server.pid, nullptr, WNOHANG);

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "actors/node/node.hpp"
 
-#include <unistd.h>
-
 #include <cstdlib>
 #include <troupe/error.hpp>
 
 #include "actors/node/node_impl.hpp"
 #include "actors/node/process_state.hpp"
+#include "runtime/base/own_process.hpp"
 
 namespace troupe::node {
 
@@ -31,18 +30,24 @@ void check_state() {
 
 Node::Node() : impl_(std::make_unique<Impl>()) {}
 
-Node& Node::instance() {
-  check_state();
+Node& Node::only() {
   static Node* const node = [] {
     auto* made = new Node;  // never destroyed: its threads run until the process is gone
     std::atexit([] {
-      if (auto& impl = *Node::instance().impl_; impl.owner() == ::getpid()) {
+      if (auto& impl = *only().impl_; detail::is_this_process(impl.owner())) {
         impl.at_exit();
       }
     });
     return made;
   }();
   return *node;
+}
+
+Node& Node::instance() {
+  check_state();
+  auto& node = only();
+  detail::require_process(node.impl_->owner());
+  return node;
 }
 
 Launched Node::launch(LaunchRequest request) { return impl_->launch(std::move(request)); }

@@ -54,7 +54,7 @@ struct Launched {
 class Node {
 public:
   /// Made at first use, never destroyed; at exit the fork server is ended and reaped.
-  /// Throws Error(invalid_state) when troupe::init() was not called.
+  /// Throws Error(invalid_state) when troupe::init() was not called, and in a fork of the process that it was made in.
   static Node& instance();
 
   /// Asks for one more worker; the outcome comes as events. Throws Error(start_failed) when descriptors run out or no
@@ -81,6 +81,7 @@ public:
 
 private:
   Node();
+  static Node& only();
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -18,6 +18,7 @@
 
 #include "actors/node/process_state.hpp"
 #include "actors/node/threads.hpp"
+#include "runtime/base/own_process.hpp"
 
 namespace troupe::node {
 
@@ -63,7 +64,8 @@ Node::Impl::Impl()
                                                      "descriptors (ulimit -n).",
                                                      std::strerror(errno)));
   }
-  if (auto early = std::exchange(process_state().early, {})) {
+  // A fork of the program that init() was called in leaves that one its server, and starts another.
+  if (auto early = std::exchange(process_state().early, {}); early && detail::is_this_process(early.host)) {
     adopt_server(std::move(early));
   }
   Lock lock(mutex_);  // the thread asks for its own id

@@ -3,7 +3,6 @@
 
 #include <unistd.h>
 
-#include <atomic>
 #include <csignal>
 #include <cstdlib>
 
@@ -15,13 +14,7 @@ namespace {
 
 constexpr std::chrono::milliseconds exit_patience{1000};
 
-std::atomic<pid_t> owner = -1;
-
-void end_early_server() {
-  if (::getpid() == owner) {
-    end_fork_server(std::move(process_state().early), exit_patience);
-  }
-}
+void end_early_server() { end_fork_server(std::move(process_state().early), exit_patience); }
 
 std::vector<std::string> copy_environment() {
   std::vector<std::string> result;
@@ -48,7 +41,6 @@ void init_processes(int argc, char** argv, WorkerMain worker_main) {
   state.environment = copy_environment();
   serve_if_asked(argc, argv, worker_main);
   ::signal(SIGPIPE, SIG_IGN);
-  owner = ::getpid();
   if (has_one_thread()) {
     state.early = fork_fork_server(worker_main);
   }

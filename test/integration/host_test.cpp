@@ -144,6 +144,43 @@ DOCTEST_TEST_CASE("a Ctrl-C for a child that the program has forked is not for i
   DOCTEST_CHECK(host.wait_text() == "exit 0");
 }
 
+DOCTEST_TEST_CASE("a program may fork before its first trainer and each process has workers of its own") {
+  auto fastest = milliseconds::max();
+  for (int i = 0; i < 3 && fastest >= milliseconds(900); ++i) {  // the machine may be busy once or twice
+    Program host("forking_first");
+    for (const auto* line : {"child: exit 0", "[0,1]", "child: exit 0",  // the child of the child, the child
+                             "[0,1]", "child: exit 0", "[0,1]", "the same workers", "the same fork server"})
+      DOCTEST_CHECK(host.read_line() == line);
+    const auto tree = watch_tree(host.read_line());
+    // The child that is left holds a copy of the fork server's socket: waiting for that to close takes a second.
+    fastest = std::min(fastest, time_of([&] { DOCTEST_CHECK(host.wait_text() == "exit 0"); }));
+    check_gone(tree, 5);
+  }
+  DOCTEST_CHECK(fastest < milliseconds(900));
+}
+
+DOCTEST_TEST_CASE("a fork of a program that has used troupe is told so at once and harms nobody") {
+  const std::string refused =
+      "invalid_state: this process is a fork of one that has used troupe: fork before the first Trainer, or exec";
+  for (const std::string placement : {"process", "thread", "local"}) {
+    DOCTEST_CAPTURE(placement);
+    // Of what the threads of the parent hold a leak checker sees nothing in the child.
+    Program host("forking_later", placement, {"ASAN_OPTIONS=detect_leaks=0"});
+    const std::string ranks = placement == "local" ? "[0]" : "[0,1]";
+    std::vector<std::string> lines = {ranks, refused, refused, refused, refused};
+    const auto own_trainer = [&](bool works) {
+      if (works) lines.insert(lines.end(), {"[0,1]", "no error"});
+      if (!works) lines.push_back(refused);
+      lines.push_back("child: exit 0");
+    };
+    own_trainer(placement == "local");  // of others, the parent's actor system is there
+    lines.insert(lines.end(), {"the run goes on", ranks});
+    own_trainer(placement != "process");  // it is gone, but not what starts processes
+    for (const auto& line : lines) DOCTEST_CHECK(host.read_line() == line);
+    DOCTEST_CHECK(host.wait_text() == "exit 0");
+  }
+}
+
 DOCTEST_TEST_CASE("the second Ctrl-C ends a program whose own thread does not stop") {
   const TempFolder folder;
   Program host("local", "stubborn", temporary_files_in(folder));

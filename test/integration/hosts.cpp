@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <iostream>
 #include <map>
@@ -95,6 +96,90 @@ int forking(const std::string&) {
   };
   trainer->run(fn<report_until_stopped>, {.callbacks = {callback}});
   say("the run goes on");
+  return 0;
+}
+
+void run_ranks(Trainer& trainer) {
+  say(Json(trainer.run([] { return train::world_rank(); })).dump());
+}
+
+/// The body of a child, which ends as programs do, through exit().
+template <class Body>
+void in_fork(Body&& body) {
+  const auto child = ::fork();
+  if (child == 0) {
+    body();
+    std::exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  say(fmt::format("child: exit {}", WIFEXITED(status) ? WEXITSTATUS(status) : -1));
+}
+
+/// Forks before it has used troupe, and once more from there.
+int forking_first(const std::string&) {
+  const auto server = process_tree(::getpid()).at(1);
+  in_fork([] {
+    in_fork([] {});  // exits and has used nothing
+    TestTrainer trainer({.num_workers = 2});
+    run_ranks(*trainer);
+  });
+  int ends[2];
+  if (::pipe(ends) != 0) return 1;
+  const auto waiting = ::fork();  // holds copies of all descriptors until the program has ended
+  if (waiting == 0) {
+    ::close(ends[1]);
+    ::close(1);
+    char byte = 0;
+    ::_exit(::read(ends[0], &byte, 1) == 0 ? 0 : 1);
+  }
+  TestTrainer trainer({.num_workers = 2});
+  run_ranks(*trainer);
+  const auto pids = trainer->worker_pids();
+  in_fork([] {});
+  run_ranks(*trainer);
+  say(trainer->worker_pids() == pids ? "the same workers" : "other workers");
+  const auto tree = process_tree(::getpid());
+  say(std::ranges::count(tree, server) == 1 ? "the same fork server" : "another fork server");
+  say(fmt::format("{}", fmt::join(tree, " ")));
+  return 0;
+}
+
+void say_error(const std::function<void()>& body) {
+  try {
+    body();
+    say("no error");
+  } catch (const Error& error) {
+    say(fmt::format("{}: {}", to_string(error.code()), error.what()));
+  }
+}
+
+/// Forks when it has used troupe: that is of no use to the child, and does no harm.
+int forking_later(const std::string& placement) {
+  const TempFolder folder;
+  std::optional<Trainer> trainer;
+  trainer.emplace(TrainerOptions{
+      .num_workers = placement == "local" ? 0 : 2, .logdir = folder.path(), .placement = placement_of(placement)});
+  run_ranks(*trainer);
+  std::optional<RunIterator> rounds(trainer->run_iterator(fn<report_until_stopped>));
+  in_fork([&] {
+    say_error([&] { trainer->start(); });
+    say_error([&] { run_ranks(*trainer); });
+    say_error([&] { trainer->shutdown(); });
+    say_error([&] { rounds->begin(); });
+    rounds.reset();
+    trainer.reset();
+    TestTrainer own({.num_workers = 2, .placement = placement_of(placement)});
+    say_error([&] { run_ranks(*own); });
+  });
+  say(rounds->begin() == rounds->end() ? "the run has ended" : "the run goes on");
+  rounds.reset();
+  run_ranks(*trainer);
+  trainer.reset();
+  in_fork([&] {
+    TestTrainer own({.num_workers = 2, .placement = placement_of(placement)});
+    say_error([&] { run_ranks(*own); });
+  });
   return 0;
 }
 
@@ -244,6 +329,8 @@ int play_host(std::string_view name, const std::string& argument) {
       {"iterator", iterator},
       {"stubborn_threads", stubborn_threads},
       {"forking", forking},
+      {"forking_first", forking_first},
+      {"forking_later", forking_later},
       {"blocked_output", blocked_output},
       {"slow_callback", slow_callback},
       {"stuck_callback", stuck_callback},
