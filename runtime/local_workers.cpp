@@ -32,10 +32,11 @@ private:
 /// One attempt: reports become rounds at once, on the thread that reports.
 class LocalAttempt {
 public:
-  LocalAttempt(detail::Run& run, int attempt) : run_(run), attempt_(attempt) {}
+  LocalAttempt(std::weak_ptr<detail::Run> run, int attempt) : run_(std::move(run)), attempt_(attempt) {}
 
   /// `fail` ends the run.
-  static std::shared_ptr<LocalAttempt> make(detail::Run& run, int number, std::uint64_t generation,
+  static std::shared_ptr<LocalAttempt> make(const std::shared_ptr<detail::Run>& run, int number,
+                                            std::uint64_t generation,
                                             const std::function<void(const std::string&)>& fail) {
     auto attempt = std::make_shared<LocalAttempt>(run, number);
     // Weak: a thread that the function left behind may report when the attempt is over.
@@ -44,8 +45,8 @@ public:
           if (auto alive = weak.lock()) alive->forward();
         });
     attempt->session_ =
-        std::make_shared<detail::Session>(detail::RankInfo{}, attempt->channel_, run.spec.detailed_metrics);
-    auto keeper = run.spec.keeper;
+        std::make_shared<detail::Session>(detail::RankInfo{}, attempt->channel_, run->spec.detailed_metrics);
+    auto keeper = run->spec.keeper;
     const auto client = std::make_shared<std::weak_ptr<detail::CheckpointClient>>();
     auto checkpoints = std::make_shared<detail::CheckpointClient>(
         0, 1, keeper->begin_attempt(generation),
@@ -95,7 +96,9 @@ private:
       sizes_.push_back(size);
       at += size;
     }
-    const auto added = run_.add_rounds(std::move(rounds), burst.origin.resumed);
+    const auto run = run_.lock();
+    if (!run) return release(rounds.size());
+    const auto added = run->add_rounds(std::move(rounds), burst.origin.resumed);
     origin_ = burst.origin.reports;
     worked_ = true;
     progress_ |= added.is_new;
@@ -112,7 +115,7 @@ private:
     channel_->release(static_cast<std::uint32_t>(rounds), bytes);
   }
 
-  detail::Run& run_;
+  const std::weak_ptr<detail::Run> run_;  // it owns the attempt; a thread may be in here when both are dropped
   const int attempt_;
   std::shared_ptr<detail::ReportChannel> channel_;
   std::shared_ptr<detail::Session> session_;
@@ -261,7 +264,7 @@ void LocalWorkers::run_attempts(const std::shared_ptr<detail::Run>& run, const e
     const auto generation = journal.next_generation();
     journal.attempt_begins(generation, number);
     show(generation);
-    auto attempt = LocalAttempt::make(*run, number, generation, [control](const std::string& text) {
+    auto attempt = LocalAttempt::make(run, number, generation, [control](const std::string& text) {
       control->stop(engine::StopReason::failure,
                     engine::Failure{engine::FailureKind::fatal, ErrorCode::invalid_option, -1, text, {}});
     });
