@@ -4,11 +4,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/base/make_thread.hpp"
 #include "runtime/base/thread_turns.hpp"
 
 namespace troupe {
 
-UserThread::UserThread() : thread_([queue = queue_] { work(queue); }) {}
+UserThread::UserThread() : thread_(detail::make_thread("of a train function", [queue = queue_] { work(queue); })) {}
 
 UserThread::~UserThread() {
   bool idle = false;

@@ -14,6 +14,7 @@
 #include "checkpoint/background_priority.hpp"
 #include "checkpoint/crc32c.hpp"
 #include "checkpoint/shard_format.hpp"
+#include "runtime/base/make_thread.hpp"
 #include "runtime/base/system_error.hpp"
 
 namespace troupe::detail {
@@ -65,7 +66,7 @@ void CheckpointWriter::wait(std::unique_lock<std::mutex>& lock, Condition&& cond
   --waiting_;
 }
 
-CheckpointWriter::CheckpointWriter() : thread_([this] { run(); }) {}
+CheckpointWriter::CheckpointWriter() : thread_(make_thread("that writes checkpoints", [this] { run(); })) {}
 
 CheckpointWriter::~CheckpointWriter() {
   {

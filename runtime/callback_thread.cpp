@@ -8,6 +8,8 @@
 #include <fmt/format.h>
 #include <troupe/error.hpp>
 
+#include "runtime/base/make_thread.hpp"
+
 namespace troupe {
 namespace {
 
@@ -36,7 +38,7 @@ engine::Failure callback_failure(const char* hook, const std::string& text) {
 
 CallbackThread::CallbackThread(Callbacks callbacks, std::shared_ptr<detail::Run> run, TrainingInfo info)
     : callbacks_(std::move(callbacks)), run_(std::move(run)) {
-  thread_ = std::thread([this, info = std::move(info)] { work(info); });
+  thread_ = detail::make_thread("of the callbacks", [this, info = std::move(info)] { work(info); });
 }
 
 CallbackThread::~CallbackThread() {

@@ -15,7 +15,9 @@
 
 #include <troupe/error.hpp>
 
+#include "actors/node/descriptors.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/make_thread.hpp"
 
 namespace troupe {
 namespace {
@@ -56,8 +58,8 @@ public:
 
   void remove(const detail::Run* run) {
     std::thread finished;
-    int from = -1;
-    int to = -1;
+    node::UniqueFd from;
+    node::UniqueFd to;
     if (host != ::getpid()) return;
     {
       std::lock_guard lock(mutex_);
@@ -65,15 +67,14 @@ public:
       if (!runs_.empty() || !thread_.joinable()) return;
       for (std::size_t i = 0; i < std::size(handled); ++i) ::sigaction(handled[i], &previous_[i], nullptr);
       finished = std::move(thread_);
-      from = std::exchange(pipe_[0], -1);
-      to = signal_pipe.exchange(-1);
+      signal_pipe = -1;
+      from = std::move(pipe_.first);
+      to = std::move(pipe_.second);
     }
     const char end = 0;
-    if (::write(to, &end, 1) != 1) log_warning("the signal watcher could not be told to end");
+    if (::write(to.get(), &end, 1) != 1) log_warning("the signal watcher could not be told to end");
     finished.join();
     while (handlers_at_work > 0) std::this_thread::yield();  // one may hold the number still, of what it is by then
-    ::close(from);
-    ::close(to);
   }
 
 private:
@@ -84,12 +85,15 @@ private:
   };
 
   void begin() {
-    if (::pipe2(pipe_, O_CLOEXEC) != 0)
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0)
       throw Error(ErrorCode::io, "no descriptors are left for the signal pipe: raise `ulimit -n`");
-    ::fcntl(pipe_[1], F_SETFL, O_NONBLOCK);
-    signal_pipe = pipe_[1];
+    node::FdPair pipe{node::UniqueFd(ends[0]), node::UniqueFd(ends[1])};
+    ::fcntl(ends[1], F_SETFL, O_NONBLOCK);
+    thread_ = detail::make_thread("that waits for Ctrl-C", [this, from = ends[0]] { watch(from); });
+    pipe_ = std::move(pipe);
+    signal_pipe = ends[1];
     host = ::getpid();
-    thread_ = std::thread([this, from = pipe_[0]] { watch(from); });
     struct sigaction action = {};
     action.sa_handler = on_signal;
     action.sa_flags = SA_RESTART;
@@ -131,7 +135,7 @@ private:
   std::mutex mutex_;
   std::vector<Entry> runs_;
   std::thread thread_;
-  int pipe_[2] = {-1, -1};
+  node::FdPair pipe_;
   struct sigaction previous_[std::size(handled)] = {};
 };
 

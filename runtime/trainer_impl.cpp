@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <functional>
 #include <future>
+#include <optional>
 #include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -25,6 +25,7 @@
 #include "runtime/base/host.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/log_directory.hpp"
+#include "runtime/base/make_thread.hpp"
 #include "runtime/base/own_process.hpp"
 #include "runtime/base/table.hpp"
 #include "runtime/callback_thread.hpp"
@@ -63,6 +64,12 @@ private:
   TrainerActor trainer_;
   std::weak_ptr<Run> run_;
 };
+
+/// A run that nobody will carry out.
+void give_up(Run& run, const Error& error) {
+  run.finish(failed_run(error.code(), error.what()));
+  run.conclude();
+}
 
 /// Behind the patience of the workers.
 constexpr std::chrono::seconds longest_end{30};
@@ -134,7 +141,12 @@ TrainerImpl::~TrainerImpl() {
   }
   // It has static storage. CAF keeps memory for messages in thread_local objects, so another thread sends them, and
   // the system, which holds some from before, stays.
-  std::thread(end).join();
+  try {
+    make_thread("that ends a trainer with the program", end).join();
+  } catch (const Error& error) {
+    log_error("{}", error.what());
+    leave_behind(std::move(group_));
+  }
   leave_behind(std::move(system_));
 }
 
@@ -370,7 +382,12 @@ std::shared_ptr<Run> TrainerImpl::prepare_run(const Fn& function, RunOptions& op
   auto run = std::make_shared<Run>(std::move(spec));
   active_run_ = run;
   run_view_ = run->view;
-  run->while_active = stop_on_interrupt(run);
+  try {
+    run->while_active = stop_on_interrupt(run);
+  } catch (const Error& error) {
+    give_up(*run, error);
+    throw;
+  }
   return run;
 }
 
@@ -400,14 +417,20 @@ RunResults TrainerImpl::run(const Fn& function, RunOptions options) {
   auto current = require_group();
   auto run = prepare_run(function, options, *current);
   TrainingInfo info{run->spec.directory, std::move(options.config), std::max(num_workers(), 1)};
-  CallbackThread callbacks(std::move(options.callbacks), run, std::move(info));
-  if (callbacks.wait_started()) {
+  std::optional<CallbackThread> callbacks;
+  try {
+    callbacks.emplace(std::move(options.callbacks), run, std::move(info));
+  } catch (const Error& error) {
+    give_up(*run, error);
+    throw;
+  }
+  if (callbacks->wait_started()) {
     if (current->local)
       current->local->run(run, engine::retry_limits(settings_));
     else
       begin(run, *current);
   }
-  callbacks.join();
+  callbacks->join();
   const auto& result = run->conclude();
   throw_if_failed(*run, result);
   return RunResults(result.results);
@@ -419,13 +442,14 @@ std::shared_ptr<Run> TrainerImpl::run_iterator(const Fn& function, RunOptions op
                 "run_iterator() takes no callbacks: handle each round in your loop, or use run()");
   if (!started()) start({}, {});
   auto current = require_group();
+  const auto thread = current->local ? std::make_shared<UserThread>() : nullptr;  // before there is a run to fail
   auto run = prepare_run(function, options, *current);
   if (!current->local) {
     begin(run, *current);
     return run;
   }
   current->local->reserve();
-  local_thread_ = std::make_shared<UserThread>();
+  local_thread_ = thread;
   local_thread_->post(
       [run, local = current->local, limits = engine::retry_limits(settings_)] { local->run(run, limits); });
   return run;

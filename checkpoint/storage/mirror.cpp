@@ -13,6 +13,7 @@
 #include "checkpoint/folder.hpp"
 #include "checkpoint/manifest.hpp"
 #include "checkpoint/storage/transfer.hpp"
+#include "runtime/base/make_thread.hpp"
 
 namespace troupe::storage {
 
@@ -30,7 +31,7 @@ CheckpointMirror::CheckpointMirror(std::unique_ptr<Storage> storage, std::string
     : storage_(std::move(storage)),
       prefix_(std::move(prefix)),
       on_error_(std::move(on_error)),
-      thread_([this] { run(); }) {}
+      thread_(detail::make_thread("that copies checkpoints to storage", [this] { run(); })) {}
 
 CheckpointMirror::~CheckpointMirror() {
   {

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "test/integration/support.hpp"
+#include "test/support/no_threads.hpp"
 
 namespace troupe::test {
 namespace {
@@ -314,6 +315,36 @@ DOCTEST_TEST_CASE("more GPUs than there are is an error of start") {
   DOCTEST_CHECK(error.code == ErrorCode::start_failed);
   DOCTEST_CHECK(error.says("4000 GPUs"));
   DOCTEST_CHECK(!trainer->started());
+}
+
+DOCTEST_TEST_CASE("a run that the system has no thread for is an error and later ones are not") {
+  TestTrainer other({.num_workers = 1, .placement = Placement::thread});
+  for (const int num_workers : {0, 2}) {
+    DOCTEST_CAPTURE(num_workers);
+    TestTrainer trainer({.num_workers = num_workers});
+    trainer->run(fn<rank_plus>);
+    const auto descriptors = open_descriptors(::getpid());
+    const auto check_refused = [&](const std::string& thread, auto&& run) {
+      const auto error = error_of([&] {
+        const NoThreads none;
+        run();
+      });
+      DOCTEST_CHECK(error.code == ErrorCode::start_failed);
+      DOCTEST_CHECK_MESSAGE(error.says(thread), error.text);
+    };
+    check_refused("Ctrl-C", [&] { trainer->run(fn<rank_plus>); });
+    check_refused(num_workers == 0 ? "train function" : "Ctrl-C", [&] { trainer->run_iterator(fn<rank_plus>); });
+    DOCTEST_CHECK(read_json(trainer->latest_run_dir() / "run.json")["outcome"]["status"] == "failed");
+    DOCTEST_CHECK(open_descriptors(::getpid()) == descriptors);
+    {
+      auto active = other->run_iterator(fn<report_until_stopped>);  // waits for Ctrl-C already
+      active.begin();                                               // and has all its threads
+      check_refused("callbacks", [&] { trainer->run(fn<rank_plus>); });
+    }
+    DOCTEST_CHECK(read_json(trainer->latest_run_dir() / "run.json")["outcome"]["status"] == "failed");
+    DOCTEST_CHECK(trainer->run(fn<rank_plus>).size() == static_cast<std::size_t>(std::max(num_workers, 1)));
+    trainer->execute_single([] { return 1; });  // which a run would have to itself in local mode
+  }
 }
 
 }  // namespace troupe::test
