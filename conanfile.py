@@ -23,8 +23,9 @@ LIBRARIES = ["libcaf-dev", "libfmt-dev", "libspdlog-dev", "nlohmann-json3-dev", 
 DEVELOPMENT = ["libcli11-dev", "doctest-dev"]  # examples, benchmarks, tests
 TORCH = ["libgloo-dev"]  # headers: the wheel holds Gloo itself but not these
 SYSTEM_TORCH = ["libtorch-dev", "libgoogle-glog-dev", "libopenblas0-openmp"]
-REFERENCES = ["caf/1.1.0", "fmt/9.1.0", "spdlog/1.12.0", "nlohmann_json/3.11.3", "cereal/1.3.2",
-              "libcurl/8.10.1", "openssl/3.2.2", "pugixml/1.14", "libzip/1.10.1"]
+PUBLIC_REFERENCES = ["fmt/10.2.1", "nlohmann_json/3.11.3", "cereal/1.3.2"]  # our public headers include theirs
+# ConanCenter drops old versions of libcurl and OpenSSL; spdlog's recipe asks for that very fmt.
+REFERENCES = ["caf/1.1.0", "spdlog/1.14.1", "libcurl/[>=8.10 <9]", "openssl/[>=3 <4]", "pugixml/1.14", "libzip/1.11.4"]
 
 
 class TroupeConan(ConanFile):
@@ -69,8 +70,10 @@ class TroupeConan(ConanFile):
 
     def requirements(self):
         if self.options.deps == "conan":
-            self.output.info(f"deps=conan: {', '.join(REFERENCES)} come from a Conan remote. Where none is configured or "
+            self.output.info(f"deps=conan: {', '.join(PUBLIC_REFERENCES + REFERENCES)} come from a Conan remote. Where none is configured or "
                              "reachable (or with -nr) this fails; Debian's packages do without one: deps=system")
+            for reference in PUBLIC_REFERENCES:
+                self.requires(reference, transitive_headers=True, transitive_libs=True)
             for reference in REFERENCES:
                 self.requires(reference)
 

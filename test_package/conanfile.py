@@ -12,7 +12,7 @@ from conan.tools.cmake import CMake, CMakeToolchain, cmake_layout
 
 class TestPackage(ConanFile):
     settings = "os", "arch", "compiler", "build_type"
-    generators = "CMakeDeps"
+    generators = "CMakeDeps", "PkgConfigDeps"
 
     def requirements(self):
         self.requires(self.tested_reference_str)
