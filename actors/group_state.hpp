@@ -42,7 +42,9 @@ public:
   static inline const char* const name = "troupe.group";
   GroupState() = default;
   ~GroupState() {
-    if (calls_) calls_->close();  // whatever ended the group
+    // Whatever ended the group, nobody waits for an answer any longer.
+    if (calls_) calls_->close();
+    for (auto& rank : ranks_) rank.calls.fail_all(rank.world_rank, "its group ended");
   }
 
   WorkerGroupActor::behavior_type run(WorkerGroupActor::pointer self, TrainerActor trainer,
