@@ -8,6 +8,7 @@
 #include <string>
 
 #include <troupe/error.hpp>
+#include <troupe/fn.hpp>
 #include <troupe/worker_group.hpp>
 
 #include "actors/protocols.hpp"
@@ -17,8 +18,11 @@
 namespace troupe::test {
 namespace {
 
+std::promise<void> is_open;
 std::promise<void> under_way;
 std::promise<void> may_return;
+
+void tell_open() { is_open.set_value(); }
 
 }  // namespace
 
@@ -27,9 +31,11 @@ DOCTEST_TEST_CASE("calls under way are answered with an error when the worker gr
   auto spec = std::make_shared<local::GroupSpec>();
   spec->settings = detail::resolve_settings({.num_workers = 1, .placement = Placement::thread});
   spec->cpus = CpuLedger::instance()->open({1, 1, 1});
+  spec->hook = detail::identify(reinterpret_cast<detail::AnyEntry>(fn<tell_open>.entry()));
   auto view = std::make_shared<local::GroupView>(1, 1);
   auto queue = std::make_shared<local::CallQueue>();
   auto group = spawn_worker_group(*system, spawn_trainer(*system), spec, view, queue);
+  is_open.get_future().wait();  // a group that sets workers up takes calls
   const WorkerHandle worker(std::make_shared<detail::ActorCallTarget>(view, queue, [](std::chrono::milliseconds) {}),
                             0);
   auto first = std::async(std::launch::async, [&] {
