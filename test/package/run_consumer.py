@@ -33,6 +33,21 @@ def consumer_object(build):
     return next(line.split(":")[0] for line in targets.stdout.splitlines() if re.match(r"\S*consumer\.dir\S*main\.cpp\.o:", line))
 
 
+def check_other_caf(configure, folder):
+    """CAF of another major version, which the consumer leads to, is refused with a text that names both."""
+    package = folder / "other/lib/cmake/CAF"
+    package.mkdir(parents=True)
+    (package / "CAFConfig.cmake").write_text("add_library(CAF::core INTERFACE IMPORTED)\n"
+                                             "add_library(CAF::io INTERFACE IMPORTED)\n"
+                                             "set(CAF_core_FOUND TRUE)\nset(CAF_io_FOUND TRUE)\n")
+    (package / "CAFConfigVersion.cmake").write_text('set(PACKAGE_VERSION "99.1.2")\nset(PACKAGE_VERSION_COMPATIBLE TRUE)\n')
+    command = [*configure, "-B", folder / "refused", f"-DCAF_ROOT={folder / 'other'}"]
+    result = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    said = " ".join(result.stdout.split())
+    if result.returncode == 0 or not re.search(r"built with CAF \d[\d.]+, but CAF 99\.1\.2 was found; set CAF_ROOT", said):
+        sys.exit(f"another CAF: status {result.returncode}, said {result.stdout}")
+
+
 def check_output(program, logdir):
     result = subprocess.run([program, logdir], stdout=subprocess.PIPE, text=True, timeout=60)
     if result.returncode != 0 or result.stdout.splitlines()[-1:] != ["[0,1]"]:
@@ -56,8 +71,11 @@ def main():
             if arguments.torch:
                 programs.append("consumer_torch")
                 cmake_arguments.append("-DWITH_TORCH=ON")
-        run("cmake", "-G", "Ninja", "-S", arguments.source / "test/package" / arguments.way, "-B", folder / "build",
-            "--log-level=WARNING", *cmake_arguments)
+        configure = ["cmake", "-G", "Ninja", "-S", arguments.source / "test/package" / arguments.way, "--log-level=WARNING",
+                     *cmake_arguments]
+        if arguments.way == "find_package":
+            check_other_caf(configure, folder)
+        run(*configure, "-B", folder / "build")
         if arguments.way == "add_subdirectory" and os.environ.get("CI") != "true":
             # The whole library once more would cost minutes after each change: compiled only, linked and run in CI.
             run("ninja", "-C", folder / "build", consumer_object(folder / "build"))
