@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Uses ./dev as people do who get it wrong: dev.py DEV. Nothing is installed or built."""
+import os
+import pathlib
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 
 DEV = sys.argv[1]
 COMMANDS = ("demo", "test", "build", "bench", "asan", "soak", "fuzz", "lint", "format", "clean", "help")
@@ -23,8 +27,41 @@ CASES = [
 ]
 
 
+def as_ci(value):
+    """What ./dev and .ci/run make of a service's CI."""
+    environment = {name: text for name, text in os.environ.items() if name != "CI"} | ({} if value is None else {"CI": value})
+    by_dev = subprocess.run(["bash", "-c", 'source "$0" help >/dev/null; echo "${CI-unset}"', DEV], capture_output=True,
+                            text=True, env=environment).stdout.strip()
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        (folder / ".ci").mkdir()
+        shutil.copy(pathlib.Path(DEV).parent / ".ci/run", folder / ".ci/run")
+        (folder / "dev").write_text('#!/bin/sh\necho "$CI $1"\n')
+        (folder / "dev").chmod(0o755)
+        by_ci = subprocess.run([folder / ".ci/run"], capture_output=True, text=True, env=environment).stdout.strip()
+    return by_dev, by_ci
+
+
+def formats_among_blanks():
+    """Formats one file in a folder whose path has blanks."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name) / "of mine, with blanks"
+        folder.mkdir()
+        shutil.copy(DEV, folder / "dev")
+        source = folder / "a file.cpp"
+        source.write_text("int  main( ){}\n")
+        subprocess.run(["git", "init", "--quiet", folder], check=True)
+        subprocess.run(["bash", folder / "dev", "format"], check=True, stdout=subprocess.DEVNULL)
+        return source.read_text() == "int main() {}\n"
+
+
 def main():
     wrong = []
+    for value, expected in ((None, "unset"), ("", "unset"), ("false", "unset"), ("0", "unset"), ("1", "true"), ("true", "true")):
+        if as_ci(value) != (expected, "true test"):
+            wrong.append(f"CI={value}: {as_ci(value)}")
+    if shutil.which("git") and shutil.which("clang-format-19") and not formats_among_blanks():
+        wrong.append("./dev format does not format in a folder with blanks")
     for arguments, code, text in CASES:
         result = subprocess.run(["bash", DEV, *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL)
         said = result.stdout if code == 0 else result.stderr
