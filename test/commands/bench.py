@@ -11,7 +11,9 @@ def run(*arguments):
 
 
 def main():
-    for case, names in (("calls", ["calls.roundtrip", "calls.rate"]), ("memory", ["memory.pss.w2"]),
+    for case, names in (("startup", ["startup.cold.w2", "startup.cold.w8", "startup.warm.w8"]),
+                        ("report", ["report.call", "report.rate.w2", "report.latency.p50", "report.latency.p99"]),
+                        ("calls", ["calls.roundtrip", "calls.rate"]), ("memory", ["memory.pss.w2"]),
                         ("teardown", ["teardown.w8"])):
         result = run(case, "--json")
         assert result.returncode == 0, result.stderr
