@@ -8,6 +8,7 @@
 #include "actors/run_journal.hpp"
 #include "checkpoint/keeper.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/make_thread.hpp"
 #include "runtime/base/thread_turns.hpp"
 
 namespace troupe {
@@ -98,6 +99,9 @@ CheckpointsActor::behavior_type checkpoints(CheckpointsActor::stateful_pointer<C
 CheckpointsActor spawn_checkpoints(caf::actor_system& system, TrainerActor trainer, WorkerGroupActor group,
                                    std::shared_ptr<detail::CheckpointKeeper> keeper,
                                    std::shared_ptr<detail::RunJournal> journal) {
+  // CAF counts a thread of an actor before it has it, and a system waits for all of them at its end: if there is none,
+  // that is found here.
+  detail::make_thread("that commits checkpoints", [] {}).join();
   return system.spawn<caf::detached>(checkpoints, std::move(trainer), std::move(group), std::move(keeper),
                                      std::move(journal));
 }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <troupe/error.hpp>
 
 #include "actors/protocols.hpp"
 #include "actors/run_journal.hpp"
@@ -83,8 +84,13 @@ private:
 
   void begin_run(const std::shared_ptr<detail::Run>& run) {
     if (!group_) return run->finish(detail::failed_run(ErrorCode::invalid_state, "the workers are gone"));
+    try {
+      checkpoints_ =
+          spawn_checkpoints(self_->system(), TrainerActor(self_), group_, run->spec.keeper, run->spec.journal);
+    } catch (const Error& error) {
+      return run->finish(detail::failed_run(error.code(), error.what()));
+    }
     run_ = run;
-    checkpoints_ = spawn_checkpoints(self_->system(), TrainerActor(self_), group_, run->spec.keeper, run->spec.journal);
     compat::watch(self_, checkpoints_);
     machine_ = std::make_unique<engine::RunMachine>(engine::retry_limits(spec_->settings));
     const auto& before = run->spec.journal->history();

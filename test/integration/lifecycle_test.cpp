@@ -340,6 +340,7 @@ DOCTEST_TEST_CASE("a run that the system has no thread for is an error and later
       auto active = other->run_iterator(fn<report_until_stopped>);  // waits for Ctrl-C already
       active.begin();                                               // and has all its threads
       check_refused("callbacks", [&] { trainer->run(fn<rank_plus>); });
+      if (num_workers > 0) check_refused("checkpoints", [&] { trainer->run_iterator(fn<rank_plus>).begin(); });
     }
     DOCTEST_CHECK(read_json(trainer->latest_run_dir() / "run.json")["outcome"]["status"] == "failed");
     DOCTEST_CHECK(trainer->run(fn<rank_plus>).size() == static_cast<std::size_t>(std::max(num_workers, 1)));
