@@ -23,7 +23,8 @@ void flush_output() {
   for (auto* stream : {&std::cout, &std::cerr}) {
     try {
       stream->flush();
-    } catch (const std::ios_base::failure&) {  // the program wants its streams to throw; this is not its code
+    } catch (const std::ios_base::failure& error) {  // the program wants its streams to throw; this is not its code
+      log_debug("what was printed cannot be flushed: {}", error.what());
     }
   }
   // Not fflush(nullptr): it waits for every stream, also for one that another thread reads from.
