@@ -193,7 +193,9 @@ inline std::string render(const caf::actor_system& system, const caf::error& err
 template <class Handle, class Function>
 void at_end_of(const Handle& who, Function tell) {
   caf::actor_cast<caf::strong_actor_ptr>(who)->get()->attach_functor(
-      [tell, system = &who->home_system()](const caf::error& reason) { tell(render(*system, reason)); });
+      [tell = std::move(tell), system = &who->home_system()](const caf::error& reason) {
+        tell(render(*system, reason));
+      });
 }
 
 /// After so long without a message a connection of this system counts as broken; zero: never. Workers send none of

@@ -85,8 +85,8 @@ void Output::add(const Figure& figure) const {
   } else {
     const auto* sign = figure.better == Figure::Better::lower ? "<=" : ">=";
     std::cout << fmt::format("{:<20} {:>12.{}f} {:<9} n={:<7} floor {} {:<8} {}", figure.name, figure.value,
-                             figure.value < 100 ? 2 : 0, figure.unit, figure.n, sign, fmt::format("{:.6g}", figure.floor),
-                             figure.reached() ? "" : "MISSED");
+                             figure.value < 100 ? 2 : 0, figure.unit, figure.n, sign,
+                             fmt::format("{:.6g}", figure.floor), figure.reached() ? "" : "MISSED");
   }
   std::cout << '\n' << std::flush;
 }

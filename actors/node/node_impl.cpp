@@ -93,7 +93,7 @@ Launched Node::Impl::launch(LaunchRequest request) {
   Lock lock(mutex_);
   ensure_server(lock);
   const auto token = next_token_++;
-  death_watch_.add(token, std::move(life_line.line));
+  death_watch_.add(token, life_line.line);
   workers_.emplace(token, std::move(record));
   forks_.push_back({token, std::move(fds)});
   flush_forks();

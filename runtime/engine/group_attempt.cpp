@@ -117,7 +117,7 @@ GroupActions GroupMachine::done(int rank, RankEnd end, const std::optional<Failu
     if (attempt_ == Attempt::regrouping) end_regrouping_if_over(now, actions);
   } else if (attempt_ == Attempt::stopping && s.member && end == RankEnd::threw && suspicion_ &&
              suspicion_->code == ErrorCode::group_lost) {
-    suspicion_ = std::move(failure);  // why the others could not go on, unless somebody was lost
+    suspicion_ = failure;  // why the others could not go on, unless somebody was lost
   }
   // Who was to join comes too late, and who was told to leave is awaited no longer than after any other stop.
   if (attempt_ == Attempt::running && only_others_run()) halt_running(now, actions);
