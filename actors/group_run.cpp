@@ -165,7 +165,7 @@ void GroupState::rank_done(const wire::RankDone& done) {
   }
   view_->set_state(index, "ready");
   watch_->ended(index);
-  perform(machine_->done(index, end, std::move(failure), Clock::now(), done.saw_notice != 0));
+  perform(machine_->done(index, end, failure, Clock::now(), done.saw_notice != 0));
 }
 
 void GroupState::rank_held(const wire::Held& held) {

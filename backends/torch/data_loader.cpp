@@ -23,6 +23,7 @@
 
 #include "backends/torch/torch_group.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/make_thread.hpp"
 #include "runtime/session/session.hpp"
 
 namespace troupe::train::torch {
@@ -238,11 +239,11 @@ private:
 
   void start_threads() {
     for (const auto& make_batch : make_batch_)
-      threads_.emplace_back([this, &make_batch] {
+      threads_.push_back(troupe::detail::make_thread("of a data loader", [this, &make_batch] {
         ContextGuard guard(context_);  // data sets may ask for their rank
         compute_without_helpers();
         make_batches(make_batch);
-      });
+      }));
   }
 
   void make_batches(const MakeBatch& make_batch) {

@@ -24,6 +24,7 @@
 
 #include "backends/rendezvous.hpp"
 #include "backends/torch/torch_compat.hpp"
+#include "runtime/base/make_thread.hpp"
 #include "runtime/base/timed_out.hpp"
 
 namespace troupe {
@@ -267,7 +268,7 @@ std::set<std::string> GlooGroup::gather_listeners() {
 /// On a thread of its own, since nothing can end Gloo's wait for a peer that died while it connected; an abort leaves
 /// it behind, where it ends by itself.
 c10::intrusive_ptr<c10d::ProcessGroup> GlooGroup::make(const c10::intrusive_ptr<c10d::Store>& store) {
-  std::thread([making = making_, options = options_, store] {
+  ::troupe::detail::make_thread("that connects over Gloo", [making = making_, options = options_, store] {
     c10::intrusive_ptr<c10d::ProcessGroup> group;
     std::exception_ptr error;
     try {

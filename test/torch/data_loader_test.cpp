@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "test/integration/support.hpp"
+#include "test/support/no_threads.hpp"
 
 namespace train = troupe::train;
 using namespace troupe::test;
@@ -379,4 +380,11 @@ DOCTEST_TEST_CASE("bad data sets and options are refused with what to change") {
         loader.load_state(prepare_data_loader(in_memory(8), {.shuffle = true, .seed = 1}).state());
       },
       0, argument, ".seed = 1");
+  says(
+      [] {
+        auto loader = prepare_data_loader(Numbers(8), {.workers = 2});
+        const NoThreads none;
+        epoch_of(loader);
+      },
+      0, troupe::ErrorCode::start_failed, "data loader");
 }
