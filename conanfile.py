@@ -27,6 +27,8 @@ PUBLIC_REFERENCES = ["fmt/10.2.1", "nlohmann_json/3.11.3", "cereal/1.3.2"]  # ou
 # ConanCenter drops old versions of libcurl and OpenSSL; spdlog's recipe asks for that very fmt.
 REFERENCES = ["caf/1.1.0", "spdlog/1.14.1", "libcurl/[>=8.10 <9]", "openssl/[>=3 <4]", "pugixml/1.14", "libzip/1.11.4"]
 
+DEVELOPMENT_REFERENCES = ["cli11/2.4.2", "doctest/2.4.11"]
+
 
 class TroupeConan(ConanFile):
     name = "troupe"
@@ -57,10 +59,9 @@ class TroupeConan(ConanFile):
         cmake_layout(self)
 
     def system_packages(self):
-        if self.options.deps != "system":
-            return []
-        return (LIBRARIES + (DEVELOPMENT if self._in_source_tree() else [])
-                + (TORCH if self.options.torch != "off" else [])
+        libraries = LIBRARIES + (DEVELOPMENT if self._in_source_tree() else [])
+        # What comes with libtorch is nowhere but in Debian.
+        return ((libraries if self.options.deps == "system" else []) + (TORCH if self.options.torch != "off" else [])
                 + (SYSTEM_TORCH if self.options.torch == "system" else []))
 
     def system_requirements(self):
@@ -76,6 +77,11 @@ class TroupeConan(ConanFile):
                 self.requires(reference, transitive_headers=True, transitive_libs=True)
             for reference in REFERENCES:
                 self.requires(reference)
+
+    def build_requirements(self):
+        if self.options.deps == "conan" and self._in_source_tree():
+            for reference in DEVELOPMENT_REFERENCES:
+                self.test_requires(reference)
 
     def generate(self):
         toolchain = CMakeToolchain(self)

@@ -59,7 +59,7 @@ struct RunResult {
 
 /// One that ended before it could, or because it cannot go on.
 RunResult failed_run(ErrorCode code, std::string text);
-inline const char* const shut_down_text = "the trainer was shut down while the run was active";
+using engine::shut_down_text;
 
 struct RunSpec {
   FunctionId function;

@@ -3,14 +3,20 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
+#include <future>
+#include <memory>
 #include <mutex>
+#include <thread>
+#include <vector>
 
 #include <troupe/error.hpp>
 
 #include "actors/protocols.hpp"
 #include "actors/termination_signal.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/make_thread.hpp"
 #include "runtime/base/own_process.hpp"
 
 namespace troupe {
@@ -29,6 +35,44 @@ struct PrivateSystem {
   PrivateConfig config;
   caf::actor_system system{config};
 };
+
+/// Scheduler, clock, middleman and what else CAF starts; with some to spare.
+constexpr int threads_of_a_system = 8;
+
+/// CAF says nothing that helps when it cannot have its threads, or ends the program.
+void require_threads(int count) {
+  std::promise<void> all_there;
+  const std::shared_future<void> go_on(all_there.get_future());
+  std::vector<std::thread> threads;
+  const auto end = [&] {
+    all_there.set_value();
+    for (auto& thread : threads) thread.join();
+  };
+  try {
+    while (static_cast<int>(threads.size()) < count)
+      threads.push_back(detail::make_thread("of an actor system", [go_on] { go_on.wait(); }));
+  } catch (const Error&) {
+    end();
+    throw;
+  }
+  end();
+}
+
+/// What user code left in streams that it did not close is written, too. A stream that another thread sits in, reading,
+/// is not waited for.
+void flush_streams() {
+  const auto done = std::make_shared<std::promise<void>>();
+  const auto flushed = done->get_future();
+  try {
+    detail::make_thread("that flushes streams", [done] {
+      std::fflush(nullptr);
+      done->set_value();
+    }).detach();
+    flushed.wait_for(std::chrono::seconds(1));
+  } catch (const Error& error) {
+    log_warning("{}", error.what());
+  }
+}
 
 }  // namespace
 
@@ -58,6 +102,7 @@ std::shared_ptr<caf::actor_system> shared_system() {
   if (system) {
     detail::require_process(made_in);
   } else {
+    require_threads(threads_of_a_system);
     system = std::make_shared<PrivateSystem>();
     current = system;
     made_in = ::getpid();
@@ -70,7 +115,6 @@ void worker_process_main(const node::WorkerStart& start) {
   auto [group, reason] = compat::connect_descriptor(local.system, start.stream, std::chrono::seconds(30));
   if (!group) {
     log_error("this worker cannot reach its driver: {}", reason);
-    std::fflush(nullptr);
     ::_exit(71);
   }
   auto worker = spawn_worker(local.system, caf::actor_cast<WorkerGroupActor>(group), start.token, start.descriptors);
@@ -79,7 +123,7 @@ void worker_process_main(const node::WorkerStart& start) {
   caf::scoped_actor self{local.system};
   self->wait_for(worker);
   // Not through the destructors: the driver waits for this process, and the kernel tidies up faster.
-  std::fflush(nullptr);
+  flush_streams();
   ::_exit(0);
 }
 

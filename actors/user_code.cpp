@@ -18,7 +18,6 @@
 namespace troupe {
 namespace {
 
-/// What user code printed is in the pipes before anybody hears of its end.
 void flush_output() {
   for (auto* stream : {&std::cout, &std::cerr}) {
     try {
@@ -167,7 +166,15 @@ std::shared_ptr<Backend> UserCode::backend() {
 }
 
 void UserCode::abort() {
-  if (const auto formed = backend()) formed->on_abort();
+  const auto formed = backend();
+  if (!formed) return;
+  try {
+    formed->on_abort();
+  } catch (const std::exception& error) {
+    log_warning("on_abort() of the backend threw: {}", error.what());
+  } catch (...) {
+    log_warning("on_abort() of the backend threw");
+  }
 }
 
 bool UserCode::has_lost_peers() {
@@ -206,6 +213,7 @@ std::string UserCode::run(const std::shared_ptr<detail::Session>& session, const
   session->drop_returned();  // the driver has taken it
   bind(session);
   auto entry = reinterpret_cast<detail::TrainEntry>(detail::resolve(function, detail::EntryKind::train));
+  session->begin();
   try {
     return detail::pack(entry(Config(detail::unpack(config))));
   } catch (const Error&) {

@@ -232,7 +232,7 @@ private:
   }
 
   void leave() {
-    if (own_process_) TerminationSignal::restore();  // the driver's own SIGTERM, when its patience ends
+    if (own_process_) TerminationSignal::restore();  // the driver's own SIGTERM comes when its patience ends
     if (session_) session_->stop();
     leave_collectives();
     thread_.post([code = code_, outbox = outbox_] {

@@ -24,7 +24,7 @@ constexpr double allowed_growth_mb = 20;
 class SlowCallback : public TrainingCallback {
 public:
   explicit SlowCallback(std::int64_t rounds)
-      : first_look_(std::min<std::int64_t>(rounds / 10, 50'000)), rounds_(rounds) {}
+      : first_look_(std::clamp<std::int64_t>(rounds / 10, 1, 50'000)), rounds_(rounds) {}
 
   void handle_result(const std::vector<Json>&, const ResultInfo& info) override {
     if (info.round % 100 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -89,10 +89,12 @@ void CallbackThread::consume() {
 
 void CallbackThread::finish(std::size_t started) {
   const auto status = run_->conclude().outcome.status;
-  const bool error = status == engine::RunStatus::failed || status == engine::RunStatus::interrupted;
+  bool error = status == engine::RunStatus::failed || status == engine::RunStatus::interrupted;
   for (std::size_t i = 0; i < started; ++i)
-    if (auto text = text_of_exception([&] { callbacks_[i]->finish_training(error); }))
+    if (auto text = text_of_exception([&] { callbacks_[i]->finish_training(error); })) {
       run_->fail_at_end(callback_failure("finish_training", *text));
+      error = true;
+    }
 }
 
 }  // namespace troupe

@@ -65,7 +65,7 @@ public:
       std::lock_guard lock(mutex_);
       std::erase_if(runs_, [run](const Entry& entry) { return entry.key == run; });
       if (!runs_.empty() || !thread_.joinable()) return;
-      for (std::size_t i = 0; i < std::size(handled); ++i) ::sigaction(handled[i], &previous_[i], nullptr);
+      restore();
       finished = std::move(thread_);
       signal_pipe = -1;
       from = std::move(pipe_.first);
@@ -99,6 +99,15 @@ private:
     action.sa_flags = SA_RESTART;
     sigemptyset(&action.sa_mask);
     for (std::size_t i = 0; i < std::size(handled); ++i) ::sigaction(handled[i], &action, &previous_[i]);
+  }
+
+  /// But for handlers that the program has installed during the run: those stay.
+  void restore() const {
+    for (std::size_t i = 0; i < std::size(handled); ++i) {
+      struct sigaction current = {};
+      ::sigaction(handled[i], nullptr, &current);
+      if (current.sa_handler == on_signal) ::sigaction(handled[i], &previous_[i], nullptr);
+    }
   }
 
   void watch(int from) {

@@ -12,7 +12,8 @@ namespace troupe {
 void enable_interrupts(bool enabled);
 
 /// As long as the result lives, the first Ctrl-C or SIGTERM stops the run, the second ends it at once, the third ends
-/// the program. The handlers in place before are restored with the last one. Null when interrupts are not enabled.
+/// the program (in local mode the second). The handlers in place before are restored with the last one. Null when
+/// interrupts are not enabled.
 std::shared_ptr<void> stop_on_interrupt(const std::shared_ptr<detail::Run>& run);
 
 }  // namespace troupe

@@ -191,7 +191,9 @@ LocalWorkers::LocalWorkers(const UserSetup& setup, std::function<void(std::chron
     if (!setup.backend.empty()) code_->form(1, setup.ranks, nullptr, nullptr);
     return std::string();
   });
-  if (outcome.failed || outcome.stopped) throw Error(outcome.code, "rank 0 could not be set up: " + outcome.payload, 0);
+  if (!outcome.failed && !outcome.stopped) return;
+  code_->tear_down();  // what was formed before
+  throw Error(outcome.code, "rank 0 could not be set up: " + outcome.payload, 0);
 }
 
 LocalWorkers::~LocalWorkers() { end(); }

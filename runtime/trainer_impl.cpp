@@ -95,6 +95,8 @@ std::chrono::milliseconds longest_start(const Settings& settings) {
   return settings.worker_start_deadline * (phases * engine::GroupLimits{}.start_attempts) + std::chrono::seconds(30);
 }
 
+constexpr const char* shut_down_early_text = "the trainer was shut down before the run began";
+
 /// The program exits: statics are destroyed next.
 thread_local bool thread_locals_gone = false;
 
@@ -190,7 +192,8 @@ void TrainerImpl::check_gpus() const {
                 fmt::format("the workers need {} GPUs, but this host has {}: use fewer workers, or use_gpu = false",
                             wanted, gpu_count()));
   if (wanted == 0 && settings_.backend.name == "torch" && gpu_count() > 0)
-    log_info("this host has {} GPUs that the workers do not use: use_gpu = true gives each of them one", gpu_count());
+    log_warning("this host has {} GPUs that the workers do not use: use_gpu = true gives each of them one",
+                gpu_count());
 }
 
 /// As far as GPUs go: each worker needs its own.
@@ -211,6 +214,30 @@ void TrainerImpl::start(const Fn& hook, const ObjectSpec& object) {
                     object.arguments.size(), max_payload_bytes));
   auto made = std::make_shared<Group>();
   used_in_ = ::getpid();
+  {
+    std::lock_guard lock(mutex_);
+    starting_ = made;
+  }
+  std::exception_ptr failure;
+  try {
+    make_group(hook, object, *made);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  {
+    std::lock_guard lock(mutex_);
+    const bool wanted = std::exchange(starting_, nullptr) != nullptr;
+    if (wanted && !failure) {
+      group_ = std::move(made);
+      return;
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
+  end(*made);
+  throw Error(ErrorCode::invalid_state, "the trainer was shut down while it started");
+}
+
+void TrainerImpl::make_group(const Fn& hook, const ObjectSpec& object, Group& group) {
   if (settings_.local_mode()) {
     UserSetup setup;
     setup.threads = settings_.threads_per_worker;
@@ -220,12 +247,17 @@ void TrainerImpl::start(const Fn& hook, const ObjectSpec& object) {
     if (hook) setup.hook = identify(reinterpret_cast<AnyEntry>(hook.entry()));
     setup.object = object.make;
     setup.object_arguments = object.arguments;
-    made->local = std::make_shared<LocalWorkers>(setup, shut_down_later());
+    group.local = std::make_shared<LocalWorkers>(setup, shut_down_later());
   } else {
-    start_actors(hook, object, *made);
+    start_actors(hook, object, group);
   }
-  std::lock_guard lock(mutex_);
-  group_ = std::move(made);
+}
+
+/// One that did not come to be group_.
+void TrainerImpl::end(Group& group) const {
+  if (group.local) return group.local->end();
+  if (group.calls) group.calls->close();
+  ask_to_end(group.trainer, settings_.shutdown_deadline).wait_for(settings_.shutdown_deadline + longest_end);
 }
 
 std::function<void(std::chrono::milliseconds)> TrainerImpl::shut_down_later() {
@@ -266,7 +298,11 @@ void TrainerImpl::start_actors(const Fn& hook, const ObjectSpec& object, Group& 
   spec->object = object.make;
   spec->object_arguments = object.arguments;
   group.view = std::make_shared<local::GroupView>(spec->settings.world_size, settings_.max_workers);
-  group.trainer = spawn_trainer(system);
+  auto trainer = spawn_trainer(system);
+  {
+    std::lock_guard lock(mutex_);
+    group.trainer = std::move(trainer);
+  }
   auto queue = std::make_shared<local::CallQueue>();
   group.calls = std::make_shared<ActorCallTarget>(group.view, queue, shut_down_later());
   auto started = std::make_shared<std::promise<void>>();
@@ -283,8 +319,7 @@ void TrainerImpl::start_actors(const Fn& hook, const ObjectSpec& object, Group& 
       throw Error(ErrorCode::internal, "the worker group did not answer");
     result.get();
   } catch (...) {
-    group.calls->close();
-    ask_to_end(group.trainer, settings_.shutdown_deadline).wait_for(settings_.shutdown_deadline + longest_end);
+    end(group);
     throw;
   }
   group.timings.workers_ms = ms_since(begin);
@@ -294,12 +329,16 @@ void TrainerImpl::shutdown(std::chrono::milliseconds patience) {
   require_own_process();
   patience = bounded(patience);
   std::shared_ptr<Group> ended;
+  TrainerActor starting;
   std::shared_ptr<Run> run;
   {
     std::lock_guard lock(mutex_);
     ended = std::move(group_);
+    if (const auto unfinished = std::exchange(starting_, nullptr)) starting = unfinished->trainer;
     run = active_run_.lock();
   }
+  // start(), on another thread, throws then.
+  if (starting) ask_to_end(starting, patience).wait_for(patience + longest_end);
   if (!ended) return;
   if (ended->local) {
     ended->local->forget_trainer();  // handles may outlive it, whatever its function does
@@ -345,11 +384,8 @@ std::shared_ptr<Run> TrainerImpl::prepare_run(const Fn& function, RunOptions& op
   spec.shown_after_interrupt = settings_.shutdown_deadline;
   spec.can_end_at_once = !settings_.local_mode();
 
-  std::lock_guard lock(mutex_);
-  if (group_.get() != &group) throw Error(ErrorCode::invalid_state, "the trainer was shut down before the run began");
-  if (auto active = active_run_.lock(); active && !active->finished())
-    throw Error(ErrorCode::invalid_state,
-                "a run of this trainer is active already: let it end, or use a second Trainer beside it");
+  // Not under the lock: it may read checkpoints, and ask a store for them.
+  const auto preparing = reserve_run(group);
   const auto [directory, resume] = next_run_dir(options.resume, options.storage_path);
   // First: nobody else has the run from here on.
   auto journal = std::make_shared<RunJournal>(directory, resume,
@@ -362,12 +398,12 @@ std::shared_ptr<Run> TrainerImpl::prepare_run(const Fn& function, RunOptions& op
                     [journal](std::uint64_t generation, std::uint64_t id, std::int64_t round) {
                       journal->committed(generation, id, round);
                     }});
-  latest_run_dir_ = spec.directory = directory;
+  spec.directory = directory;
   spec.keeper = keeper;
   spec.journal = journal;
   const auto rows = group.view ? group.view->begin_run() : local_rows();
   auto file = std::make_shared<RunFile>(spec.directory, settings_, spec, options.config, rows, group.timings);
-  spec.on_end = [file, view = group.view, keeper, journal, before = std::exchange(keeper_, keeper),
+  spec.on_end = [file, view = group.view, keeper, journal, before = this->keeper(),
                  is_ours = std::optional<bool>()](const RunResult& result) mutable {
     const auto status = result.outcome.status;
     const bool ended_well = status == engine::RunStatus::succeeded || status == engine::RunStatus::stopped;
@@ -380,15 +416,40 @@ std::shared_ptr<Run> TrainerImpl::prepare_run(const Fn& function, RunOptions& op
     journal->ended(status_name(result.outcome.status));
   };
   auto run = std::make_shared<Run>(std::move(spec));
-  active_run_ = run;
-  run_view_ = run->view;
+  bool is_wanted = false;
+  {
+    std::lock_guard lock(mutex_);
+    latest_run_dir_ = run->spec.directory;
+    keeper_ = keeper;
+    is_wanted = group_.get() == &group;
+    if (is_wanted) {
+      active_run_ = run;
+      run_view_ = run->view;
+    }
+  }
   try {
+    if (!is_wanted) throw Error(ErrorCode::invalid_state, shut_down_early_text);
     run->while_active = stop_on_interrupt(run);
   } catch (const Error& error) {
     give_up(*run, error);
     throw;
   }
   return run;
+}
+
+/// No other run is prepared while the result lives.
+std::shared_ptr<void> TrainerImpl::reserve_run(const Group& group) {
+  std::lock_guard lock(mutex_);
+  if (group_.get() != &group) throw Error(ErrorCode::invalid_state, shut_down_early_text);
+  const auto active = active_run_.lock();
+  if (preparing_ || (active && !active->finished()))
+    throw Error(ErrorCode::invalid_state,
+                "a run of this trainer is active already: let it end, or use a second Trainer beside it");
+  preparing_ = true;
+  return {this, [this](void*) {
+            std::lock_guard again(mutex_);
+            preparing_ = false;
+          }};
 }
 
 std::pair<std::filesystem::path, bool> TrainerImpl::next_run_dir(bool resume, const std::string& storage_path) {

@@ -69,13 +69,16 @@ private:
   std::shared_ptr<Group> require_group();
   /// For handles, which outlive the trainer.
   std::function<void(std::chrono::milliseconds)> shut_down_later();
+  void make_group(const Fn& hook, const ObjectSpec& object, Group& group);
   void start_actors(const Fn& hook, const ObjectSpec& object, Group& group);
+  void end(Group& group) const;
   void check_gpus() const;
   int most_workers() const;
   static std::vector<local::GroupView::Row> worker_rows(const std::shared_ptr<Group>& current);
 
   /// Makes the run and its folder; nothing runs yet.
   std::shared_ptr<Run> prepare_run(const Fn& function, RunOptions& options, const Group& group);
+  std::shared_ptr<void> reserve_run(const Group& group);
   /// The folder of the next run, and whether there is a run in it to go on with.
   std::pair<std::filesystem::path, bool> next_run_dir(bool resume, const std::string& storage_path);
   /// Sends it to the workers.
@@ -89,6 +92,8 @@ private:
 
   mutable std::mutex mutex_;
   std::shared_ptr<Group> group_;
+  std::shared_ptr<Group> starting_;  // what start() is at; shutdown() takes it away
+  bool preparing_ = false;           // a run, which may take long
   std::weak_ptr<Run> active_run_;
   std::shared_ptr<RunView> run_view_;  // of the latest run
   std::filesystem::path latest_run_dir_;

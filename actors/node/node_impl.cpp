@@ -109,6 +109,11 @@ void Node::Impl::signal(Token token, int signal_number) {
     } else if (record.pid < 0) {
       record.early_signals.push_back(signal_number);
       record.last_signal_sent = signal_number;
+      if (signal_number == SIGKILL) {  // a fork server that does not even fork is ended
+        record.dead_since = std::chrono::steady_clock::now();
+        check_server_at(*record.dead_since + server_patience);
+        wake();
+      }
     } else {
       send_signal(token, record, signal_number);
     }

@@ -74,7 +74,7 @@ void run_worker(Token token, const std::vector<UniqueFd>& fds, pid_t fork_server
   process_state().is_worker = true;
   worker_main({token, stream_fd, descriptors_fd});
   std::cout.flush();
-  std::fflush(nullptr);
+  std::fflush(stdout);
   ::_exit(0);
 }
 

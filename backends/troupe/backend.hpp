@@ -40,7 +40,8 @@ public:
   virtual void on_start(const BackendContext& context) = 0;
   virtual void on_shutdown() {}
   /// On another thread, while the function or on_start() may be waiting for other ranks: end those waits with
-  /// GroupLost. The group is not used any more; on_shutdown() follows.
+  /// GroupLost. The group is not used any more; on_shutdown() follows. It must return at once: its thread answers the
+  /// driver meanwhile, in thread placement for all workers.
   virtual void on_abort() {}
   /// The function has thrown something that is no error of troupe's. True: because other ranks are gone, so it counts
   /// as GroupLost.

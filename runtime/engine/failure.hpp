@@ -40,4 +40,7 @@ struct Failure {
   std::optional<std::int64_t> step = {};    ///< of a function that goes on in place: past this one; -1: none
 };
 
+/// Of a run that shutdown() cuts off.
+inline constexpr const char* shut_down_text = "the trainer was shut down while the run was active";
+
 }  // namespace troupe::engine

@@ -7,6 +7,12 @@
 #include "runtime/engine/group_machine.hpp"
 
 namespace troupe::engine {
+namespace {
+
+/// From SIGTERM to SIGKILL when workers do not leave in time.
+constexpr Duration after_term = std::chrono::milliseconds(500);
+
+}  // namespace
 
 // ---- losses ---------------------------------------------------------------------------------------------------------
 
@@ -174,12 +180,11 @@ GroupActions GroupMachine::leave(Duration patience, Time now) {
   shortage_.reset();
   if (attempt_ != Attempt::none) {
     attempt_ = Attempt::none;
-    actions.push_back(AttemptEnded{Failure{
-        FailureKind::fatal, ErrorCode::invalid_state, -1, "the trainer was shut down while the run was active", {}}});
+    actions.push_back(AttemptEnded{Failure{FailureKind::fatal, ErrorCode::invalid_state, -1, shut_down_text, {}}});
   }
   stop_deadline_.reset();
-  term_deadline_ = now + patience / 2;
-  kill_deadline_ = now + patience;
+  term_deadline_ = now + patience;
+  kill_deadline_ = now + patience + (limits_.can_kill ? after_term : Duration::zero());
   for (int rank = 0; rank < places(); ++rank) {
     auto& s = slot(rank);
     if (s.state == State::absent) continue;

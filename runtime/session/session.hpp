@@ -118,6 +118,8 @@ public:
   /// The function returns a checkpoint: what travels in its place. The driver opens that before the next run.
   Json give_back(const Checkpoint& result);
   void drop_returned() { data_->set(returned_key, nullptr); }
+  /// The function begins: time that the rank was busy with something else before is none of its first round.
+  void begin() { last_report_ = Clock::now(); }
   /// The function has ended: what it saved is on its way when this returns.
   void finish() noexcept;
   /// The stop came before that.

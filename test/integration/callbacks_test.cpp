@@ -121,8 +121,10 @@ DOCTEST_TEST_CASE("an exception in any hook ends the run with its text") {
     for (const auto* hook : {"start_training", "handle_result", "finish_training"}) {
       DOCTEST_CAPTURE(hook);
       auto recorder = std::make_shared<Recorder>();
+      auto behind = std::make_shared<Recorder>();
       const Fn function = std::string(hook) == "handle_result" ? fn<report_until_stopped> : fn<report_three>;
-      const auto error = error_of([&] { trainer->run(function, {.callbacks = {recorder, throwing_in(hook)}}); });
+      const auto error =
+          error_of([&] { trainer->run(function, {.callbacks = {recorder, throwing_in(hook), behind}}); });
       DOCTEST_CHECK(error.training_failed);
       DOCTEST_CHECK(error.code == ErrorCode::callback_failed);
       DOCTEST_CHECK(error.says(std::string("disk full in ") + hook));
@@ -133,6 +135,7 @@ DOCTEST_TEST_CASE("an exception in any hook ends the run with its text") {
       DOCTEST_CHECK(recorder->started == 1);
       // finish_training() is told the truth as far as it is known when it is called.
       DOCTEST_CHECK(recorder->finishes == std::vector<bool>{std::string(hook) != "finish_training"});
+      DOCTEST_CHECK(behind->finishes == std::vector<bool>(std::string(hook) == "start_training" ? 0 : 1, true));
       DOCTEST_CHECK(trainer->run(fn<report_three>).at(1) == "done");
     }
   });

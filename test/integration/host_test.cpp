@@ -100,6 +100,22 @@ DOCTEST_TEST_CASE("a second Ctrl-C ends a function that never returns at once") 
   check_gone(tree, 4);
 }
 
+DOCTEST_TEST_CASE("a signal handler that a program installs during a run stays") {
+  Program host("own_handler");
+  DOCTEST_CHECK(host.read_line() == "its own");
+  DOCTEST_CHECK(host.read_line() == "as before");
+  DOCTEST_CHECK(host.wait_text() == "exit 0");
+}
+
+DOCTEST_TEST_CASE("a first start without a thread left is an error, and no end of the program") {
+  Program host("no_threads");
+  const auto refused = host.read_line();
+  DOCTEST_CHECK_MESSAGE(refused.starts_with("start_failed: "), refused);
+  DOCTEST_CHECK(refused.find("ulimit -u") != std::string::npos);
+  DOCTEST_CHECK(host.read_line() == "[0]");
+  DOCTEST_CHECK(host.wait_text() == "exit 0");
+}
+
 DOCTEST_TEST_CASE("Ctrl-C ends local mode as well") {
   Program obedient("local", "obedient");
   const auto tree = watch_tree(obedient.read_line());

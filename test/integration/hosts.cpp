@@ -16,6 +16,7 @@
 
 #include "test/integration/steady_training.hpp"
 #include "test/integration/support.hpp"
+#include "test/support/no_threads.hpp"
 
 namespace troupe::test {
 namespace {
@@ -96,6 +97,31 @@ int forking(const std::string&) {
   };
   trainer->run(fn<report_until_stopped>, {.callbacks = {callback}});
   say("the run goes on");
+  return 0;
+}
+
+/// Takes SIGINT over in the middle of a run.
+int own_handler(const std::string&) {
+  TestTrainer trainer({.num_workers = 1, .placement = Placement::thread});
+  const auto handler = [](int) {};
+  auto callback = std::make_shared<FunctionCallback>();
+  callback->on_start = [&](const auto&) { ::signal(SIGINT, handler); };
+  trainer->run([] {}, {.callbacks = {callback}});
+  say(::signal(SIGINT, SIG_DFL) == +handler ? "its own" : "another");
+  say(::signal(SIGTERM, SIG_DFL) == SIG_DFL ? "as before" : "another");
+  return 0;
+}
+
+/// Starts for the first time when the system has no thread left, and when it has some.
+int no_threads(const std::string&) {
+  TestTrainer trainer({.num_workers = 1, .placement = Placement::thread});
+  try {
+    const NoThreads none;
+    trainer->start();
+  } catch (const Error& error) {
+    say(fmt::format("{}: {}", to_string(error.code()), error.what()));
+  }
+  say(Json(trainer->run([] { return train::world_rank(); })).dump());
   return 0;
 }
 
@@ -339,6 +365,8 @@ int play_host(std::string_view name, const std::string& argument) {
       {"static_trainer", static_trainer},
       {"few_descriptors", few_descriptors},
       {"steady", steady},
+      {"own_handler", own_handler},
+      {"no_threads", no_threads},
   };
   return hosts.at(name)(argument);
 }

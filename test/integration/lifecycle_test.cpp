@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <future>
 #include <sstream>
+#include <stdexcept>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -155,6 +157,22 @@ DOCTEST_TEST_CASE("a thread of the program that reads from a stream holds nobody
   DOCTEST_CHECK(reader.get() == 'x');
   std::fclose(stream);
   ::close(ends[1]);
+}
+
+DOCTEST_TEST_CASE("a thread of a worker that reads from a stream does not hold up its end") {
+  TestTrainer trainer({.num_workers = 1, .shutdown_deadline = std::chrono::minutes(1)});
+  trainer->run([] {
+    std::array<int, 2> ends{};
+    if (::pipe(ends.data()) != 0) throw std::runtime_error("no pipe");
+    std::promise<void> reading;
+    std::thread([&reading, stream = ::fdopen(ends[0], "r")] {
+      ::flockfile(stream);
+      reading.set_value();
+      std::fgetc(stream);
+    }).detach();
+    reading.get_future().wait();
+  });
+  DOCTEST_CHECK(time_of([&] { trainer->shutdown(); }) < patience);
 }
 
 DOCTEST_TEST_CASE("a run beside a run of the same trainer is refused") {

@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
+#include <future>
 #include <thread>
 
 #include "test/integration/support.hpp"
@@ -58,6 +59,29 @@ private:
 const bool noting_is_registered =
     register_backend("noting", [](const Json& options) { return std::make_unique<NotingBackend>(options); });
 
+/// Says that it is there, and, in a process of its own, never comes to an end.
+class LingeringBackend : public Backend {
+public:
+  explicit LingeringBackend(fs::path told) : told_(std::move(told)) {}
+
+  void on_setup(const BackendContext& context) override {
+    if (context.world_rank == 0) write_fifo(told_, "here");
+    while (context.own_process) ::pause();
+  }
+  void on_start(const BackendContext&) override {}
+
+private:
+  fs::path told_;
+};
+
+const bool lingering_is_registered = register_backend("lingering", [](const Json& options) {
+  return std::make_unique<LingeringBackend>(options["fifo"].get<std::string>());
+});
+
+void report_until_stopped() {
+  for (;;) train::report({{"x", 1}});
+}
+
 struct NotingConfig {
   std::string folder;
   BackendConfig to_backend_config() const { return {"noting", {{"folder", folder}}}; }
@@ -74,6 +98,38 @@ DOCTEST_TEST_CASE("the initialization hook runs once a worker before everything 
     DOCTEST_CHECK(Json(trainer->run(fn<read_hook_calls>)).dump() == "[1,1]");
     DOCTEST_CHECK(hook_calls == 0);
   });
+}
+
+DOCTEST_TEST_CASE("shutdown on another thread ends a run that is still starting its workers") {
+  on_both_placements([](Placement placement) {
+    const TempFolder folder;
+    const Fifo here(folder.path() / "here");
+    TestTrainer trainer({.backend = BackendConfig("lingering", {{"fifo", here.path().string()}}),
+                         .num_workers = 2,
+                         .placement = placement,
+                         .shutdown_deadline = std::chrono::milliseconds(200)});
+    auto stopper = std::async(std::launch::async, [&] {
+      here.read();
+      trainer->shutdown();
+    });
+    const auto error = error_of([&] { trainer->run(fn<report_until_stopped>); });
+    stopper.get();
+    DOCTEST_CHECK(error.code == ErrorCode::invalid_state);
+    DOCTEST_CHECK_MESSAGE(error.says("shut down"), error.text);
+    DOCTEST_CHECK_FALSE(trainer->started());
+  });
+}
+
+DOCTEST_TEST_CASE("local mode takes the backend down when the object cannot be made") {
+  struct Refusing {
+    Refusing() { throw std::runtime_error("no such model"); }
+  };
+  const TempFolder folder;
+  TestTrainer trainer({.backend = BackendConfig("noting", {{"folder", folder.path().string()}}), .num_workers = 0});
+  const auto error = error_of([&] { trainer->start<Refusing>(); });
+  DOCTEST_CHECK(error.says("no such model"));
+  DOCTEST_CHECK(fs::exists(folder.path() / "rank_0_start"));
+  DOCTEST_CHECK(fs::exists(folder.path() / "rank_0_shutdown"));
 }
 
 DOCTEST_TEST_CASE("a throwing hook fails start with its rank and text") {

@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <fstream>
+#include <future>
 #include <set>
 
 #include <troupe/storage.hpp>
@@ -136,6 +137,24 @@ DOCTEST_TEST_CASE("training and its checkpoints go on while the store does not a
   DOCTEST_CHECK(held >= 0);
   DOCTEST_CHECK(trainer->checkpoint_errors().empty());
   DOCTEST_CHECK(stored_in(location_in(server)).size() == 4);
+}
+
+DOCTEST_TEST_CASE("status and shutdown do not wait for a run whose store does not answer") {
+  StrictServer server;
+  server.fault({{"fault", "hold"}, {"method", "GET"}, {"count", 1000}});
+  TestTrainer trainer({.num_workers = 1, .placement = Placement::thread});
+  trainer->start();
+  auto run = std::async(std::launch::async, [&] {
+    return error_of([&] { trainer->run(fn<train_four>, {.resume = true, .storage_path = location_in(server)}); });
+  });
+  server.ask({{"ask", "held"}});  // the run asks whether there is one to go on with
+  DOCTEST_CHECK(trainer->status().state == "idle");
+  trainer->shutdown();
+  DOCTEST_CHECK(server.ask({{"ask", "release"}}) == 1);
+  const auto error = run.get();
+  DOCTEST_CHECK(error.code == ErrorCode::invalid_state);
+  DOCTEST_CHECK_MESSAGE(error.says("shut down before the run began"), error.text);
+  DOCTEST_CHECK(Json::parse(read_file(trainer->latest_run_dir() / "run.json"))["outcome"]["status"] == "failed");
 }
 
 DOCTEST_TEST_CASE("what another run has stored in the same place is left alone") {

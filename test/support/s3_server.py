@@ -16,6 +16,7 @@ Prints the port. Then reads commands from stdin, a JSON object a line, and answe
       endless the answer's body never ends
       hold    nothing happens until {"ask": "release"}
   {"ask": "uploads"}    number of multipart uploads that are open
+  {"ask": "held"}       waits for a request that is held
   {"ask": "release"}    lets held requests go on; answers how many were held so far
   {"ask": "requests"}   list of "METHOD target" since the last time
 """
@@ -33,7 +34,7 @@ PAGE = 3  # objects on a page of a listing
 
 lock = threading.RLock()
 objects, uploads, faults, requests = {}, {}, [], []
-held, released = [], threading.Event()
+held, holding, released = [], threading.Event(), threading.Event()
 
 
 def quote(text, safe=""):
@@ -68,6 +69,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         if kind == "hold":
             held.append(self.path)
+            holding.set()
             released.wait()
         try:
             if kind == "status":
@@ -242,9 +244,13 @@ def main():
     print(server.server_port, flush=True)
     for line in sys.stdin:
         command = json.loads(line)
+        if command.get("ask") == "held":
+            holding.wait()
         with lock:
             if command.get("ask") == "uploads":
                 answer = sum(parts is not None for parts in uploads.values())
+            elif command.get("ask") == "held":
+                answer = len(held)
             elif command.get("ask") == "release":
                 released.set()
                 answer = len(held)

@@ -91,11 +91,13 @@ struct TrainerOptions {
 
   /// Processes or threads.
   Placement placement = Placement::process;
-  /// All workers must be up this long after start().
+  /// Workers must be up within it, and their group formed within another; a worker that dies meanwhile is tried again,
+  /// with time of its own.
   std::chrono::milliseconds worker_start_deadline = std::chrono::seconds(60);
-  /// A worker asked to stop gets this long until it is killed.
+  /// A worker asked to stop gets this long until it is ended; not when it only writes checkpoints that it saved, but
+  /// for those of a run that shutdown() cuts off.
   std::chrono::milliseconds shutdown_deadline = std::chrono::seconds(5);
-  /// A rank whose reports wait this long for those of other ranks ends the run.
+  /// A rank that is out of credit and waits this long for reports of other ranks ends the run.
   std::chrono::milliseconds report_deadline = std::chrono::seconds(60);
   /// Also run again when the function threw.
   bool retry_user_errors = false;

@@ -25,7 +25,8 @@ class CallTarget {
 public:
   virtual ~CallTarget() = default;
   virtual int worker_count() const = 0;
-  /// Never blocks; `done` is called exactly once, on another thread, also when the worker is lost.
+  /// Never blocks, but in local mode, where it makes the call; `done` is called exactly once, also when the worker is
+  /// lost.
   virtual void call(int rank, FunctionId function, std::string arguments, CallDone done) = 0;
   /// Throws invalid_state on a thread that must not wait for an answer: one that takes the rounds of the run which the
   /// workers are busy with.

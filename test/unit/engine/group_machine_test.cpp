@@ -380,11 +380,12 @@ DOCTEST_TEST_CASE("leaving asks, then terminates, then kills") {
   group.start();
   DOCTEST_CHECK(ranks_of<SendLeave>(group.machine.leave(4s, group.now)) == Ranks{0, 1, 2});
   DOCTEST_CHECK(group.lose(0).empty());
-  const auto polite = group.machine.tick(group.now + 2s);
+  DOCTEST_CHECK(group.machine.tick(group.now + 3999ms).empty());  // it has all of its time
+  const auto polite = group.machine.tick(group.now + 4s);
   DOCTEST_CHECK(ranks_of<KillWorker>(polite) == Ranks{1, 2});
   DOCTEST_CHECK(find<KillWorker>(polite)->politely);
   group.lose(1);
-  const auto harsh = group.machine.tick(group.now + 4s);
+  const auto harsh = group.machine.tick(group.now + 4500ms);
   DOCTEST_CHECK(ranks_of<KillWorker>(harsh) == Ranks{2});
   DOCTEST_CHECK_FALSE(find<KillWorker>(harsh)->politely);
   const auto gone = group.lose(2);

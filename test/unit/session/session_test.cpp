@@ -54,6 +54,23 @@ std::vector<std::string> keys_of(const Json& object) {
 
 }  // namespace
 
+DOCTEST_TEST_CASE("the time of a round is that since the last one, or since the function began") {
+  const auto now = [] { return std::chrono::steady_clock::now(); };
+  const auto seconds = [](auto time) { return std::chrono::duration<double>(time).count(); };
+  constexpr std::chrono::milliseconds busy(20);
+  Fixture fixture;
+  std::this_thread::sleep_for(busy);  // with something before the function
+  const auto begun = now();
+  fixture.session->begin();
+  const auto first = fixture.report({})["_time_this_iter_s"].get<double>();
+  const auto reported = now();
+  DOCTEST_CHECK(first <= seconds(reported - begun));
+  std::this_thread::sleep_for(busy);
+  const auto second = fixture.report({})["_time_this_iter_s"].get<double>();
+  DOCTEST_CHECK(second >= seconds(busy));
+  DOCTEST_CHECK(first + second <= seconds(now() - begun));
+}
+
 DOCTEST_TEST_CASE("a report carries the user's keys first, then time stamp, iteration time and counter") {
   Fixture fixture;
   const auto before = std::time(nullptr);
