@@ -130,8 +130,6 @@ public:
   // ---- for the consumer
   /// This thread will take the rounds; so does one that has called next_round().
   void consume_here() { consumer_ = std::this_thread::get_id(); }
-  /// Nobody takes them for now.
-  void consume_elsewhere() { consumer_ = std::thread::id(); }
   /// The run may not end unless this thread takes its rounds.
   bool waits_for_this_thread() const { return consumer_ == std::this_thread::get_id() && !stop_asked_ && !finished(); }
   /// Waits for the next round; false when the run has finished and all rounds were taken, or there is no more time.

@@ -16,7 +16,7 @@ RunIterator::RunIterator(std::shared_ptr<detail::Run> run) : run_(std::move(run)
 
 RunIterator::RunIterator(RunIterator&& other) noexcept
     : run_(std::move(other.run_)), round_(std::move(other.round_)), results_(std::move(other.results_)) {
-  if (run_) run_->consume_elsewhere();  // until somebody asks for a round: it may have gone to another thread
+  if (run_) run_->consume_here();  // until another thread asks for a round
 }
 
 RunIterator& RunIterator::operator=(RunIterator&& other) noexcept {

@@ -215,7 +215,8 @@ DOCTEST_TEST_CASE("a loop over rounds that would wait for a call on busy workers
   trainer->start<Counter>(7);
   const auto call = [&] { trainer->execute_single([](Counter& counter) { return counter.value(); }); };
   {
-    auto rounds = trainer->run_iterator(fn<report_until_stopped>);
+    std::optional<RunIterator> moved(trainer->run_iterator(fn<report_until_stopped>));
+    auto& rounds = *moved;
     DOCTEST_CHECK(error_of(call).says("wait for each other"));
     for ([[maybe_unused]] auto& round : rounds) {
       DOCTEST_CHECK(error_of(call).says("wait for each other"));
