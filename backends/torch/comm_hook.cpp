@@ -37,7 +37,8 @@ private:
   at::Tensor short_;
 };
 
-/// The user's function does it all.
+/// The user's function does it all, and where all ranks are at the same bucket of the same model: what it calls is
+/// paired by its order.
 class HookBuffer : public ReduceBuffer {
 public:
   HookBuffer(std::function<void(GradientBucket&)> function, GradientBucket bucket, int ranks)
@@ -45,20 +46,26 @@ public:
 
   at::Tensor tensor() const override { return flat_; }
   void start(double scale) override {
+    rest_ = scale * ranks_;
+    waiting_ = true;
+  }
+  void poke() override {}
+  void contribute() override {
+    if (!std::exchange(waiting_, false)) return;
     function_(bucket_);
     // It may have put another tensor there.
     if (!bucket_.values.is_same(flat_)) flat_.copy_(std::exchange(bucket_.values, flat_));
-    if (const double rest = scale * ranks_; rest != 1.0) flat_.mul_(rest);
+    if (rest_ != 1.0) flat_.mul_(rest_);
   }
-  void poke() override {}
-  void contribute() override {}
-  void finish() override {}
+  void finish() override { contribute(); }
 
 private:
   std::function<void(GradientBucket&)> function_;
   GradientBucket bucket_;
   at::Tensor flat_;
   int ranks_;
+  double rest_ = 1;  // of the scale: the function leaves a mean
+  bool waiting_ = false;
 };
 
 }  // namespace

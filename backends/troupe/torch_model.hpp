@@ -41,9 +41,10 @@ public:
   };
   CommHook(BuiltIn built_in = none) : built_in_(built_in) {}
   /// Your own, `void(GradientBucket&)`: leaves the mean over all workers in `values`, with operations of the group
-  /// (all_reduce(), ...), which it may use freely. Runs inside backward(), for one bucket at a time.
+  /// (all_reduce(), ...), which it may use freely. Runs at the end of backward(), for one bucket at a time, model by
+  /// model in the order of their preparation, so that all workers are at the same one.
   template <std::invocable<GradientBucket&> Function>
-  CommHook(Function function) : function_(std::move(function)) {}
+  CommHook(Function call) : function_(std::move(call)) {}
 
   BuiltIn built_in() const { return built_in_; }
   const std::function<void(GradientBucket&)>& function() const { return function_; }

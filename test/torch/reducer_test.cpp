@@ -86,6 +86,11 @@ Values accumulate_alone() {
   return parameters_of(*model);
 }
 
+/// A hook of one's own that averages.
+void average_bucket(train::torch::GradientBucket& bucket) {
+  bucket.values = train::torch::all_reduce(bucket.values / train::world_size());
+}
+
 /// A model in the middle of another one. Their gradients become ready by turns.
 struct Around {
   TwoHeads outside;
@@ -131,9 +136,43 @@ nn::Sequential three_layers() {
   return net;
 }
 
+/// Two models, which ranks put one behind the other in different orders; a function of each averages its gradients.
+struct EitherOrder {
+  nn::Linear small{4, 4};
+  nn::Sequential large = three_layers();
+  EitherOrder() { fill(*small); }
+  at::Tensor loss(int rank) {
+    const auto input = input_of(rank);
+    const auto output = rank % 2 ? small->forward(large->forward(input)) : large->forward(small->forward(input));
+    return output.square().sum();
+  }
+  Values gradients() const {
+    auto values = gradients_of(*small);
+    for (double value : gradients_of(*large)) values.push_back(value);
+    return values;
+  }
+};
+
+Json train_in_either_order(const Config& /*config*/) {
+  EitherOrder models;
+  const train::torch::PrepareModelOptions options{.bucket_bytes = 80, .comm_hook = average_bucket};
+  models.small = train::torch::prepare_model(models.small, options);
+  models.large = train::torch::prepare_model(models.large, options);
+  models.loss(train::world_rank()).backward();
+  return models.gradients();
+}
+
+Values either_order_alone() {
+  EitherOrder models;
+  for (int rank = 0; rank < 3; ++rank) (models.loss(rank) / 3).backward();
+  return models.gradients();
+}
+
 /// A backward() that throws behind the last layer on rank 0, and before it on the others.
-Json fail_and_prepare_again(const Config& /*config*/) {
-  auto net = train::torch::prepare_model(three_layers(), {.bucket_bytes = 16});
+Json fail_and_prepare_again(const Config& config) {
+  train::torch::PrepareModelOptions options{.bucket_bytes = 16};
+  if (config["own_hook"]) options.comm_hook = average_bucket;
+  auto net = train::torch::prepare_model(three_layers(), options);
   const int rank = train::world_rank();
   auto inner = net[1]->as<nn::Tanh>()->forward(net[0]->as<nn::Linear>()->forward(input_of(rank)));
   auto next = net[3]->as<nn::Tanh>()->forward(net[2]->as<nn::Linear>()->forward(inner));
@@ -149,7 +188,7 @@ Json fail_and_prepare_again(const Config& /*config*/) {
   }
   if (!failed) throw std::runtime_error("backward() did not fail as it was told");
   net->zero_grad();
-  net = train::torch::prepare_model(net, {.bucket_bytes = 16});
+  net = train::torch::prepare_model(net, options);
   net->forward(input_of(rank)).square().sum().backward();
   return gradients_of(*net);
 }
@@ -248,8 +287,15 @@ DOCTEST_TEST_CASE("a backward that reaches a model on some ranks only ends with 
   }
 }
 
+DOCTEST_TEST_CASE("functions that average two models do so in one order, in whatever order their gradients come") {
+  on_three(troupe::fn<train_in_either_order>, equal_to(either_order_alone()));
+}
+
 DOCTEST_TEST_CASE("a model that is prepared again takes nothing from a backward that failed elsewhere on each rank") {
-  on_three(troupe::fn<fail_and_prepare_again>, equal_to(three_layers_alone()));
+  for (bool own_hook : {false, true}) {
+    DOCTEST_CAPTURE(own_hook);
+    on_three(troupe::fn<fail_and_prepare_again>, equal_to(three_layers_alone()), {{"own_hook", own_hook}});
+  }
 }
 
 DOCTEST_TEST_CASE("a rank without data leaves a parameter alone that nobody uses any more") {
