@@ -72,6 +72,7 @@ ReducerOptions reducer_options(const PrepareModelOptions& options, const Collect
       function(bucket);
     });
   made.replicas = RankReplicas::of(rank);
+  made.joined = JoinedModel::of(rank);
   return made;
 }
 

@@ -27,6 +27,10 @@ constexpr detail::Activity in_gradients{detail::WaitsFor::group, "the averaging 
 
 namespace autograd = ::torch::autograd;
 
+constexpr const char* one_joined_model =
+    "a worker without data takes part in the backward() of one model only: make one module of both, prepare and join "
+    "that";
+
 constexpr std::size_t no_bucket = static_cast<std::size_t>(-1);
 
 /// What a backward() has seen of a parameter's gradient on one rank: bits.
@@ -57,6 +61,14 @@ bool has_hook(const at::Tensor& parameter) {
 }
 
 }  // namespace
+
+std::shared_ptr<JoinedModel> JoinedModel::of(detail::RankData& rank) {
+  constexpr auto name = "torch join";
+  if (auto found = rank.get<JoinedModel>(name)) return found;
+  auto made = std::make_shared<JoinedModel>();
+  rank.set(name, made);
+  return made;
+}
 
 struct Reducer::Bucket {
   std::vector<std::size_t> parameters;
@@ -159,7 +171,10 @@ void Reducer::make_buckets() {
 }
 
 void Reducer::begin_join(bool divide_by_initial_world_size) {
-  joining_ = true;
+  const Reducer* nobody = nullptr;
+  if (!options_.joined->reducer.compare_exchange_strong(nobody, this))
+    throw Error(ErrorCode::invalid_state, fmt::format("join() was called inside join(), but {}", one_joined_model),
+                collective_->rank());
   divide_by_initial_world_size_ = divide_by_initial_world_size;
   root_ = 0;
 }
@@ -170,11 +185,16 @@ void Reducer::begin_backward(bool has_data) {
                 "an earlier backward() of this model failed on its way, and the other workers wait for its gradients: "
                 "let the error end the train function, or call prepare_model() again on every worker",
                 collective_->rank());
+  const auto* joined = options_.joined->reducer.load();
+  if (joined && joined != this)
+    throw Error(ErrorCode::invalid_state,
+                fmt::format("a prepared model is trained inside the join() of another one, but {}", one_joined_model),
+                collective_->rank());
   next_bucket_ = 0;
   std::fill(states_.begin(), states_.end(), std::uint8_t{0});
   for (auto& bucket : buckets_) bucket->missing = bucket->parameters.size();
   active_ranks_ = collective_->size();
-  if (!joining_) {
+  if (!joined) {
     root_ = 0;
     return;
   }

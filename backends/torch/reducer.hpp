@@ -27,6 +27,16 @@ struct NamedParameter {
   bool sparse = false;
 };
 
+class Reducer;
+
+/// Which of a rank's models is in a join(). One at a time: a rank without data takes part in the backward() of one.
+struct JoinedModel {
+  /// That of a rank; made at the first use.
+  static std::shared_ptr<JoinedModel> of(detail::RankData& rank);
+
+  std::atomic<const Reducer*> reducer{nullptr};
+};
+
 struct ReducerOptions {
   std::size_t bucket_bytes = std::size_t{4} << 20;
   std::size_t first_bucket_bytes = std::size_t{1} << 20;
@@ -35,6 +45,7 @@ struct ReducerOptions {
   train::torch::CommHook comm_hook = {};
   /// What every rank has of its own, which travels with the gradients where a live recovery may need them.
   std::shared_ptr<RankReplicas> replicas = nullptr;
+  std::shared_ptr<JoinedModel> joined = std::make_shared<JoinedModel>();
 };
 
 class Reducer : public std::enable_shared_from_this<Reducer> {
@@ -51,9 +62,10 @@ public:
   void stop_sync() { unsynced_ += 1; }
   void resume_sync() { unsynced_ -= 1; }
 
-  /// Between the two, every backward() begins with a count of the ranks that still have data.
+  /// Between the two, every backward() begins with a count of the ranks that still have data. Throws while a model of
+  /// this rank is in a join() already.
   void begin_join(bool divide_by_initial_world_size);
-  void end_join() { joining_ = false; }
+  void end_join() { options_.joined->reducer = nullptr; }
   /// What became of a backward() that a rank without data took part in.
   enum class Shadow {
     averaged,  ///< the gradients are the average of the others'
@@ -102,7 +114,6 @@ private:
   std::unique_ptr<Hooks> hooks_;
   std::atomic<int> unsynced_{0};
 
-  bool joining_ = false;
   bool divide_by_initial_world_size_ = true;
   int root_ = 0;          // whose buffers count: the lowest rank that has data
   int active_ranks_ = 0;  // that have data

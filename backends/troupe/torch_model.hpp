@@ -139,8 +139,9 @@ double clip_grad_norm(const Model& model, double max_norm, const ClipOptions& op
 struct JoinOptions {
   /// What the sum of gradients is divided by: all workers, or those that still have data.
   bool divide_by_initial_world_size = true;
-  /// Runs on a worker without data after each step of the others, whose averaged gradients it then has:
-  /// `[&] { optimizer.step(); }` keeps the optimizer's state equal on all workers.
+  /// Runs on a worker without data after each backward() of the others that averages, whose gradients it then has:
+  /// `[&] { optimizer.step(); }` keeps the optimizer's state equal on all workers. So a step has one such backward();
+  /// those before it, which accumulate, run under no_sync().
   std::function<void()> step = {};
 };
 
@@ -162,7 +163,7 @@ private:
 
 /// Runs `body`, a loop over this worker's batches, where workers may have unequally many: one that is through takes
 /// part in the others' backward() with zeros until all are. In the end all have the parameters and buffers of a worker
-/// that made the last step.
+/// that made the last step. No other prepared model is trained or joined inside: make one module of both.
 template <class Model, std::invocable Body>
 void join(const Model& model, Body&& body, const JoinOptions& options = {}) {
   detail::JoinScope scope(detail::module_of(model), options);

@@ -341,6 +341,28 @@ DOCTEST_TEST_CASE("bad arguments of clip_grad_norm, join and prepare_model are r
   }
 }
 
+DOCTEST_TEST_CASE("a join inside a join, and another model trained inside one, are refused with what to do") {
+  const auto results = run_on(2, troupe::TorchConfig{.timeout_s = 20}, []() -> Json {
+    auto one = train::torch::prepare_model(small_layer());
+    auto other = train::torch::prepare_model(small_layer());
+    Json texts = Json::array();
+    train::torch::join(one, [&] {
+      texts.push_back(error_of([&] { train::torch::join(one, [] {}); }).text);
+      texts.push_back(error_of([&] { train::torch::join(other, [] {}); }).text);
+      texts.push_back(error_of([&] { step(other); }).text);
+    });
+    other->zero_grad();
+    train::torch::join(other, [&] { step(other); });
+    return {texts, gradients_of(*other)};
+  });
+  for (const auto& result : results)
+    for (const auto& text : result[0]) {
+      DOCTEST_CAPTURE(text);
+      DOCTEST_CHECK(text.get<std::string>().find("make one module of both") != std::string::npos);
+    }
+  check_average({results[0][1], results[1][1]});
+}
+
 DOCTEST_TEST_CASE("a backward that failed on its way is not used again before prepare_model is called again") {
   const auto results = run_on(2, true, []() -> Json {
     auto layer = train::torch::prepare_model(small_layer());
