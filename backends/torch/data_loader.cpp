@@ -33,7 +33,7 @@ namespace {
 /// A batch that is planned, in the making, or made.
 struct Planned {
   std::vector<std::size_t> indices;
-  std::size_t number = 0;  ///< in this loop, from 0
+  std::size_t number = 0;  ///< in its epoch, from 0
   std::size_t cursor = 0;  ///< of the sampler behind it
   std::size_t padded = 0;
   bool made = false;
@@ -89,6 +89,7 @@ public:
   Impl(std::size_t size, const DataLoaderOptions& options, std::vector<MakeBatch> make_batch)
       : options_(options),
         global_batch_(times_workers(size, options.batch_size)),
+        step_(global_batch_),
         sampler_(size, {.shuffle = options.shuffle, .drop_last = options.drop_last, .seed = options.seed}),
         context_(context()),
         make_batch_(std::move(make_batch)) {
@@ -131,10 +132,9 @@ public:
   void reshard(std::optional<std::int64_t> global_batch) {
     const auto where = state();
     sampler_.reshard(world_size(), world_rank());
-    if (global_batch)
-      share(*global_batch);
-    else
-      global_batch_ = times_workers(sampler_.size(), options_.batch_size);
+    if (global_batch) share(*global_batch);
+    step_ = times_workers(sampler_.size(), options_.batch_size);
+    if (!global_batch) global_batch_ = step_;
     load_state(where);
     require_a_batch();
     // What the new number of workers cannot share out any more is left out, as it is at the end of every epoch.
@@ -163,6 +163,7 @@ public:
     if (goes_on_) begin_epoch();
     if (planned_.empty()) {
       padded_ = 0;
+      if (!begun_) return nullptr;  // the position was moved inside the loop, and is where the next one begins
       cursor_ = 0;
       ended_ = true;
       return nullptr;
@@ -199,7 +200,6 @@ private:
     ended_ = false;
     cursor_ = sampler_.cursor();
     padded_ = 0;
-    next_number_ = 0;
   }
 
   void drop_plans() {
@@ -220,11 +220,12 @@ private:
   void plan_ahead() {
     const auto ahead = threads_.empty() ? 1 : threads_.size() * static_cast<std::size_t>(options_.prefetch);
     while (planned_.size() < ahead) {
+      const auto number = sampler_.cursor() / static_cast<std::size_t>(step_);
       auto indices = sampler_.next(static_cast<std::size_t>(options_.batch_size));
       if (!indices) return;
       auto planned = std::make_shared<Planned>();
       planned->indices = std::move(*indices);
-      planned->number = next_number_++;
+      planned->number = number;
       planned->cursor = sampler_.cursor();
       planned->padded = sampler_.padded();
       planned_.push_back(planned);
@@ -283,6 +284,7 @@ private:
 
   DataLoaderOptions options_;
   std::int64_t global_batch_;
+  std::int64_t step_;           ///< the part of it that the present workers share out equally
   DistributedSampler sampler_;  ///< ahead of the loop by what is in planned_
   const Context context_;
   const std::vector<MakeBatch> make_batch_;
@@ -293,8 +295,8 @@ private:
   bool ended_ = false;
   bool begun_ = false;    ///< an epoch, and the position was not moved since
   bool goes_on_ = false;  ///< a loop that runs stays in it, though the position was moved
-  std::size_t next_number_ = 0;
-  std::deque<std::shared_ptr<Planned>> planned_;  ///< in the order of the loop
+  /// In the order of the loop.
+  std::deque<std::shared_ptr<Planned>> planned_;
 
   std::vector<std::thread> threads_;
   std::mutex mutex_;  ///< guards what follows, and `made` of all that is planned

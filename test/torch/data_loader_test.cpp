@@ -219,6 +219,44 @@ DOCTEST_TEST_CASE("a loop that is left early is followed by the next epoch, and 
   DOCTEST_CHECK(result == Json::parse("[2,true,16]"));
 }
 
+DOCTEST_TEST_CASE("a position that is set inside a loop ends it, and is where the loader stands and goes on") {
+  for (int threads : {0, 2}) {
+    DOCTEST_CAPTURE(threads);
+    TestTrainer trainer({.backend = "torch", .num_workers = 0});
+    const auto result = trainer->run(
+        [](const troupe::Config& config) -> Json {
+          auto loader = train::torch::prepare_data_loader(
+              Numbers(32), {.batch_size = 2, .shuffle = true, .workers = config["threads"].get<int>()});
+          Json kept;
+          for ([[maybe_unused]] auto& batch : loader)
+            if (loader.cursor() == 10) {
+              kept = loader.state();
+              break;
+            }
+          int batches = 0;
+          for ([[maybe_unused]] auto& batch : loader)
+            if (++batches == 3) loader.load_state(kept);
+          Json seen = {batches, loader.state() == kept, loader.epoch(), loader.cursor(), epoch_of(loader).size()};
+          for ([[maybe_unused]] auto& batch : loader) loader.set_epoch(5);
+          return {seen, loader.epoch(), epoch_of(loader).size(), loader.epoch()};
+        },
+        {.config = {{"threads", threads}}})[0];
+    DOCTEST_CHECK(result == Json::parse("[[3,true,0,10,11],5,16,6]"));
+  }
+}
+
+DOCTEST_TEST_CASE("an error of the data set names the batch by its place in the epoch, also after going on in it") {
+  const auto text = alone([]() -> Json {
+    auto loader = train::torch::prepare_data_loader(Failing(32), {.batch_size = 2});
+    for ([[maybe_unused]] auto& batch : loader)
+      if (loader.cursor() == 10) break;
+    const auto kept = loader.state();
+    loader.load_state(kept);
+    return error_of([&] { epoch_of(loader); }).text;
+  });
+  DOCTEST_CHECK(text.get<std::string>().find("batch 6 of epoch 0 (samples 12, 13)") != std::string::npos);
+}
+
 DOCTEST_TEST_CASE("an exception of the data set comes out of the loop with batch and samples, and the loader goes on") {
   for (int threads : {0, 2}) {
     DOCTEST_CAPTURE(threads);
