@@ -337,6 +337,7 @@ void Reducer::contribute() {
 
 void Reducer::finish_buckets() {
   for (auto& bucket : buckets_) bucket->buffer->finish();
+  check_averages();
   std::vector<at::Tensor*> sparse_gradients;
   std::vector<at::Tensor> sparse_parameters;
   for (auto& parameter : parameters_)
@@ -348,6 +349,15 @@ void Reducer::finish_buckets() {
                 1.0 / (divide_by_initial_world_size_ ? collective_->size() : active_ranks_));
   buffers_.run(*collective_, root_);
   if (options_.replicas) options_.replicas->exchange(*collective_);
+}
+
+/// A shorter type may have made numbers infinite that no rank saw as such.
+void Reducer::check_averages() {
+  const bool is_hooked = options_.comm_hook.function() || options_.comm_hook.built_in() != train::torch::CommHook::none;
+  if (!options_.check_gradients || !is_hooked || !nonfinite_.empty()) return;
+  for (auto& bucket : buckets_)
+    for (auto i : bucket->parameters)
+      if (!all_finite(slots_[i])) nonfinite_.push_back(fmt::format("{} behind the comm_hook", parameters_[i].name));
 }
 
 /// What other ranks saw: gradients that only they have, and those that are not finite.

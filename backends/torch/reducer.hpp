@@ -97,6 +97,7 @@ private:
   std::vector<at::Tensor> gather_states();
   void contribute();
   void finish_buckets();
+  void check_averages();
   void drop_gradients();
   void check_frozen() const;
   [[noreturn]] void throw_unused(const std::vector<std::size_t>& missing) const;

@@ -379,6 +379,27 @@ DOCTEST_TEST_CASE("broadcast_buffers gives all ranks the buffers of rank 0") {
       equal_to({5, 5}));
 }
 
+DOCTEST_TEST_CASE("check_gradients sees what a comm_hook makes infinite") {
+  on_three(
+      []() -> Json {
+        nn::Linear layer(1, 1);
+        layer =
+            train::torch::prepare_model(layer, {.check_gradients = true, .comm_hook = train::torch::CommHook::fp16});
+        const auto text = error_of([&] { layer->forward(torch::full({1, 1}, 1e5)).sum().backward(); }).text;
+        layer->zero_grad();
+        layer->forward(torch::full({1, 1}, 8.0)).sum().backward();
+        return {text, gradients_of(*layer)};
+      },
+      [](const std::vector<Json>& results) {
+        for (const auto& result : results) {
+          const auto text = result[0].get<std::string>();
+          DOCTEST_CAPTURE(text);
+          DOCTEST_CHECK(text.find(": weight behind the comm_hook. A learning rate") != std::string::npos);
+          DOCTEST_CHECK(largest_difference(result[1].get<Values>(), {8, 1}) < 1e-2);
+        }
+      });
+}
+
 DOCTEST_TEST_CASE("gradients travel in a first bucket of 1 MB, and others of 4 MB") {
   const auto results = run_on(2, troupe::TorchConfig{}, []() -> Json {
     auto module = std::make_shared<nn::Module>();
