@@ -6,7 +6,6 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <atomic>
@@ -16,6 +15,7 @@
 #include <mutex>
 #include <set>
 #include <sstream>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -24,6 +24,7 @@
 
 #include "backends/rendezvous.hpp"
 #include "backends/torch/torch_compat.hpp"
+#include "runtime/base/log.hpp"
 #include "runtime/base/make_thread.hpp"
 #include "runtime/base/timed_out.hpp"
 
@@ -216,7 +217,13 @@ GlooGroup::~GlooGroup() {
   }
   abort();
   // Its end waits for its operations, which may never end after an abort, and the caller must not.
-  if (was_aborted && group_) std::thread([group = std::move(group_)] {}).detach();
+  if (!was_aborted || !group_) return;
+  auto* kept = new auto(std::move(group_));
+  try {
+    std::thread([kept] { delete kept; }).detach();
+  } catch (const std::system_error& error) {
+    log_warning("a Gloo group that was aborted stays in memory, since there is no thread to end it: {}", error.what());
+  }
 }
 
 const c10::intrusive_ptr<c10d::ProcessGroup>& GlooGroup::process_group() {

@@ -16,6 +16,8 @@
 #include <filesystem>
 #include <fstream>
 #include <initializer_list>
+#include <map>
+#include <memory>
 #include <set>
 #include <thread>
 
@@ -23,7 +25,9 @@
 #include <troupe/torch_c10d.hpp>
 #include <troupe/troupe.hpp>
 
+#include "backends/torch/gloo_group.hpp"
 #include "backends/torch/torch_group.hpp"
+#include "test/support/no_threads.hpp"
 #include "test/torch/faults_host.hpp"
 #include "test/torch/transports.hpp"
 
@@ -370,4 +374,34 @@ DOCTEST_TEST_CASE("nothing of the shared memory is left when the host program is
   // The memory has no name: it goes with the last process that maps it.
   for (const auto& watch : watches) DOCTEST_CHECK(watch.ends_within(patience));
   for (const auto& name : names) DOCTEST_CHECK_FALSE(std::filesystem::exists(name));
+}
+
+namespace {
+
+/// Of a group that has one member.
+struct OwnStore : troupe::Store {
+  void set(const std::string& key, const std::string& value) override { values[key] = value; }
+  std::string get(const std::string& key, Timeout /*timeout*/) override { return values[key]; }
+  std::int64_t add(const std::string& /*key*/, std::int64_t amount) override { return amount; }
+  bool check(const std::vector<std::string>& /*keys*/) override { return true; }
+  bool erase(const std::string& /*key*/) override { return false; }
+  std::int64_t count() override { return 0; }
+  void wait(const std::vector<std::string>& /*keys*/, Timeout /*timeout*/) override {}
+  std::map<std::string, std::string> values;
+};
+
+}  // namespace
+
+DOCTEST_TEST_CASE("a Gloo group that was aborted ends no worker that has no thread left") {
+  TestTrainer trainer({.num_workers = 1});
+  const auto results = trainer->run([]() -> Json {
+    auto group = std::make_unique<troupe::GlooGroup>(troupe::GlooGroupOptions{.members = {0}, .prefix = "test"},
+                                                     std::make_shared<OwnStore>());
+    group->process_group();
+    group->abort();
+    const NoThreads none;
+    group = nullptr;
+    return "ended";
+  });
+  DOCTEST_CHECK(results[0] == "ended");
 }
