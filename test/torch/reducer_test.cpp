@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Averages of gradients where the ranks do not all do the same: unused parameters, several models, failures, joins.
+#include <barrier>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -199,6 +200,27 @@ Values three_layers_alone() {
   return gradients_of(*net);
 }
 
+/// Where threads of a test wait for each other.
+std::barrier<>* meeting = nullptr;
+
+/// Gradients of the last layer while backward() is at the first one; `meeting` is of both ranks.
+Json gradients_on_the_way(const Config& /*config*/) {
+  auto net = train::torch::prepare_model(three_layers(), {.bucket_bytes = 1});
+  auto* last = net[4]->as<nn::Linear>();
+  auto inner = net[1]->as<nn::Tanh>()->forward(net[0]->as<nn::Linear>()->forward(input_of(train::world_rank())));
+  auto next = net[3]->as<nn::Tanh>()->forward(net[2]->as<nn::Linear>()->forward(inner));
+  // Behind this all ranks have the gradients of the last layer, and sum them while they get those of the second one.
+  next.register_hook([](const at::Tensor&) { meeting->arrive_and_wait(); });
+  Json seen;
+  inner.register_hook([&](const at::Tensor&) {
+    meeting->arrive_and_wait();
+    seen = {values_of(last->weight.grad()), values_of(last->bias.grad())};
+    meeting->arrive_and_wait();
+  });
+  last->forward(next).square().sum().backward();
+  return {seen, {values_of(last->weight.grad()), values_of(last->bias.grad())}};
+}
+
 /// Rank 0 has one batch, which uses the first head; nobody uses it in the others' further ones. In the end all do.
 Json join_with_unused_head(const Config& /*config*/) {
   auto model = train::torch::prepare_model(TwoHeads(), {.find_unused_parameters = true});
@@ -377,6 +399,19 @@ DOCTEST_TEST_CASE("broadcast_buffers gives all ranks the buffers of rank 0") {
         return values_of(norm->running_mean);
       },
       equal_to({5, 5}));
+}
+
+DOCTEST_TEST_CASE("the last layer's gradients are averaged while backward still computes those of the first one") {
+  std::barrier<> both(2);
+  meeting = &both;
+  const auto results = run_on(2, true, troupe::fn<gradients_on_the_way>, Json::object(), troupe::Placement::thread);
+  auto alone = three_layers();
+  for (int rank = 0; rank < 2; ++rank) (alone->forward(input_of(rank)).square().sum() / 2).backward();
+  const auto expected = values_of(alone[4]->as<nn::Linear>()->weight.grad());
+  for (const auto& result : results) {
+    DOCTEST_CHECK(largest_difference(result[0][0].get<Values>(), expected) < 1e-5);
+    DOCTEST_CHECK(result[0] == result[1]);
+  }
 }
 
 DOCTEST_TEST_CASE("check_gradients sees what a comm_hook makes infinite") {
