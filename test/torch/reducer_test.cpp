@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Averages of gradients where the ranks do not all do the same: unused parameters, several models, failures, joins.
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
 #include <barrier>
 #include <stdexcept>
 #include <string>
@@ -412,6 +416,20 @@ DOCTEST_TEST_CASE("the last layer's gradients are averaged while backward still 
     DOCTEST_CHECK(largest_difference(result[0][0].get<Values>(), expected) < 1e-5);
     DOCTEST_CHECK(result[0] == result[1]);
   }
+}
+
+DOCTEST_TEST_CASE("a model of a group of one worker is left as it is") {
+  const auto results = run_on(1, true, []() -> Json {
+    auto model = train::torch::prepare_model(three_layers());
+    model->forward(input_of(0)).sum().backward();
+    Json hooks = Json::array();
+    for (const auto& parameter : model->parameters()) {
+      const auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
+      hooks.push_back(accumulator->post_hooks().size());
+    }
+    return hooks;
+  });
+  DOCTEST_CHECK(results[0] == Json(std::vector<int>(6, 0)));
 }
 
 DOCTEST_TEST_CASE("check_gradients sees what a comm_hook makes infinite") {
