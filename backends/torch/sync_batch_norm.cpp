@@ -10,6 +10,7 @@
 #include <troupe/error.hpp>
 
 #include "backends/torch/torch_group.hpp"
+#include "runtime/session/session.hpp"
 
 namespace troupe::train::torch {
 namespace {
@@ -65,6 +66,12 @@ Moments combine(const Moments& mine, Collective& collective) {
                 fmt::format("SyncBatchNorm needs more than one value a channel over all workers, got {}", all.count),
                 collective.rank());
   return all;
+}
+
+/// Null where there is no group, and a BatchNorm does. Throws while this rank joins a live run.
+std::shared_ptr<TorchGroup> group_of_rank() {
+  const auto session = troupe::detail::Session::current();
+  return session && session->joining() ? TorchGroup::current("SyncBatchNorm") : TorchGroup::find();
 }
 
 /// Normalized input, without weight and bias, which autograd can do by itself.
@@ -156,7 +163,7 @@ at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
   const double momentum = next_momentum();
   std::shared_ptr<Collective> collective;
   if (is_training())
-    if (auto group = TorchGroup::current("SyncBatchNorm"); group->size() > 1) collective = group->collective();
+    if (auto group = group_of_rank(); group && group->size() > 1) collective = group->collective();
   if (!collective)
     return at::batch_norm(input, weight, bias, running_mean, running_var,
                           is_training() || !options.track_running_stats(), momentum, options.eps(), false);

@@ -12,7 +12,8 @@ namespace troupe::train::torch {
 
 /// Batch normalization over the batches of all workers, which may have unequally many samples, even none. Takes inputs
 /// (N, C) or (N, C, ...), so it stands for BatchNorm1d, 2d and 3d; parameters and buffers have their names. In
-/// training, forward() and backward() are collective: every worker calls them. In eval() it is a BatchNorm.
+/// training, forward() and backward() are collective: every worker calls them. In eval(), and where there is no group
+/// of workers, it is a BatchNorm.
 class SyncBatchNormImpl : public ::torch::nn::Cloneable<SyncBatchNormImpl> {
 public:
   explicit SyncBatchNormImpl(std::int64_t num_features)

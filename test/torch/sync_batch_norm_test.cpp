@@ -145,6 +145,23 @@ DOCTEST_TEST_CASE("SyncBatchNorm with one worker, cumulative averages or no stat
   for (const auto& pair : results[0]) DOCTEST_CHECK(pair[0] == pair[1]);
 }
 
+DOCTEST_TEST_CASE("SyncBatchNorm outside a worker, or without a group, trains as BatchNorm") {
+  const auto pair = [] {
+    const auto input = waves({6, 3}, 1);
+    train::torch::SyncBatchNorm ours(3);
+    nn::BatchNorm1d theirs(3);
+    ours->forward(input).square().sum().backward();
+    theirs->forward(input).square().sum().backward();
+    return Json{{gradients_of(*ours), values_of(ours->running_var)},
+                {gradients_of(*theirs), values_of(theirs->running_var)}};
+  };
+  const auto here = pair();
+  DOCTEST_CHECK(here[0] == here[1]);
+  TestTrainer trainer({.num_workers = 1});
+  const auto in_worker = trainer->run(pair)[0];
+  DOCTEST_CHECK(in_worker[0] == here[0]);
+}
+
 DOCTEST_TEST_CASE("SyncBatchNorm refuses inputs of another shape, and batches of one value") {
   const auto body = [](const Config& config) {
     train::torch::SyncBatchNorm norm(3);
