@@ -383,10 +383,10 @@ void Reducer::exchange_states() {
 /// would wait for each other's.
 std::vector<at::Tensor> Reducer::gather_states() {
   const auto count = static_cast<std::int64_t>(states_.size());
-  auto mine = at::empty({count + 1}, at::kByte);
+  auto mine = at::empty({count + static_cast<std::int64_t>(sizeof number_)}, at::kByte);
   auto* bytes = mine.data_ptr<std::uint8_t>();
   std::copy(states_.begin(), states_.end(), bytes);
-  bytes[count] = static_cast<std::uint8_t>(number_);
+  std::memcpy(bytes + count, &number_, sizeof number_);
   std::vector<at::Tensor> all;
   std::string differs;
   try {
@@ -396,7 +396,7 @@ std::vector<at::Tensor> Reducer::gather_states() {
     differs = error.what();
   }
   for (std::size_t rank = 0; rank < all.size() && differs.empty(); ++rank)
-    if (all[rank].data_ptr<std::uint8_t>()[count] != bytes[count])
+    if (std::memcmp(all[rank].data_ptr<std::uint8_t>() + count, &number_, sizeof number_) != 0)
       differs = fmt::format("rank {} trains another", rank);
   if (differs.empty()) return all;
   throw Error(ErrorCode::invalid_state,

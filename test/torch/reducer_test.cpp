@@ -432,6 +432,19 @@ DOCTEST_TEST_CASE("a model of a group of one worker is left as it is") {
   DOCTEST_CHECK(results[0] == Json(std::vector<int>(6, 0)));
 }
 
+DOCTEST_TEST_CASE("models are told apart however many were prepared between them") {
+  const auto error = error_of([] {
+    run_on(2, true, [] {
+      auto one = train::torch::prepare_model(nn::Linear(1, 1), {.find_unused_parameters = true});
+      for (int i = 0; i < 255; ++i) train::torch::prepare_model(nn::Linear(1, 1));
+      auto other = train::torch::prepare_model(nn::Linear(1, 1), {.find_unused_parameters = true});
+      (train::world_rank() == 0 ? one : other)->forward(torch::ones({1, 1})).sum().backward();
+    });
+  });
+  DOCTEST_CAPTURE(error.text);
+  DOCTEST_CHECK(error.says("reached other prepared models"));
+}
+
 DOCTEST_TEST_CASE("check_gradients sees what a comm_hook makes infinite") {
   on_three(
       []() -> Json {
