@@ -151,11 +151,15 @@ std::shared_ptr<SharedRegion> ShmGroup::share(std::size_t bytes) {
 
 int ShmGroup::receive_memory(const std::string& key) {
   constexpr std::chrono::milliseconds slice(50);
-  for (int i = 0; i < 200; ++i) {
-    if (const int memory = descriptors_->receive(slice); memory >= 0) return memory;
+  const auto deadline = std::chrono::steady_clock::now() + options_.timeout;
+  do {
+    if (const int memory = descriptors_->receive(std::min(slice, options_.timeout)); memory >= 0) return memory;
     store_->check({key});  // throws GroupLost once who sent it is known to be gone
-  }
-  throw GroupLost("the shared memory of the group did not arrive");
+  } while (std::chrono::steady_clock::now() < deadline);
+  throw Error(ErrorCode::deadline,
+              fmt::format("waited {} ms (timeout_s) for the shared memory that rank {} has made",
+                          options_.timeout.count(), options_.members.front()),
+              options_.members[static_cast<std::size_t>(rank())]);
 }
 
 std::shared_ptr<ShmGroup::Region> ShmGroup::make_region(std::size_t part_bytes) {

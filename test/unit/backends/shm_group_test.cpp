@@ -119,7 +119,27 @@ struct MeetingDescriptors : troupe::DescriptorExchange {
   Meeting& meeting;
 };
 
+/// Keeps what is set.
+struct KeepingStore : CompleteStore {
+  void set(const std::string& key, const std::string& value) override { values[key] = value; }
+  std::string get(const std::string& key, Timeout /*timeout*/) override { return values[key]; }
+  std::map<std::string, std::string> values;
+};
+
 }  // namespace
+
+DOCTEST_TEST_CASE("a rank waits for shared memory as long as the group's timeout, and names who made it") {
+  const auto store = std::make_shared<KeepingStore>();
+  const auto make = [&](int rank) {
+    troupe::ShmGroup group(
+        {.rank = rank, .members = {7, 9}, .prefix = "test", .timeout = std::chrono::milliseconds(100)}, store,
+        std::make_shared<Received>());
+  };
+  make(0);
+  const auto text = thrown_by([&] { make(1); });
+  DOCTEST_CAPTURE(text);
+  DOCTEST_CHECK(contains(text, "waited 100 ms (timeout_s) for the shared memory that rank 7 has made"));
+}
 
 DOCTEST_TEST_CASE("a rank that makes many regions does not run ahead of the others") {
   Meeting meeting;
