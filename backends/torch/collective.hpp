@@ -71,7 +71,8 @@ public:
   at::Tensor reduce_scatter(const at::Tensor& tensor);
   void barrier();
   /// Collective. Buffers made from now on have an order of their own: that of their starts relative to those of earlier
-  /// ones may differ between ranks. Gives how often it was called.
+  /// ones may differ between ranks, but for NCCL, whose one communicator pairs all by their order. Gives how often it
+  /// was called.
   std::uint64_t begin_buffers() {
     separate_buffers();
     return ++buffer_orders_;
