@@ -20,13 +20,13 @@
 #include <troupe/error.hpp>
 
 #include "backends/alignment.hpp"
+#include "backends/lost_group.hpp"
 #include "backends/rendezvous.hpp"
 #include "runtime/base/host.hpp"
 
 namespace troupe {
 namespace {
 
-constexpr const char* lost = "another rank is gone, or the run is being stopped";
 /// About what the ranks of a step of 10 ms are apart: who sleeps then pays for a wake-up of an idle core many times a
 /// step.
 constexpr std::chrono::microseconds spin_with_a_core_each(2000);
@@ -202,7 +202,7 @@ void ShmGroup::wait(const Counter& counter, std::uint32_t target, const Late& la
     if (reached(counter, target)) return;
     if (is_aborted()) {
       leave_step(true);  // what this rank calls next must not raise a counter that others wait for
-      throw GroupLost(lost);
+      throw GroupLost(lost_group);
     }
     const auto left = deadline - std::chrono::steady_clock::now();
     if (left <= left.zero()) throw_late(late);
@@ -254,7 +254,7 @@ void ShmGroup::leave_step(bool group_is_lost) {
 
 void ShmGroup::check_in_step() const {
   if (!out_of_step_) return;
-  if (lost_ || is_aborted()) throw GroupLost(lost);
+  if (lost_ || is_aborted()) throw GroupLost(lost_group);
   throw Error(
       ErrorCode::deadline,
       "an earlier operation of this group failed or took too long (timeout_s), so the ranks may be at "

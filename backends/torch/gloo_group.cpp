@@ -22,6 +22,7 @@
 #include <fmt/format.h>
 #include <troupe/error.hpp>
 
+#include "backends/lost_group.hpp"
 #include "backends/rendezvous.hpp"
 #include "backends/torch/torch_compat.hpp"
 #include "runtime/base/log.hpp"
@@ -32,8 +33,6 @@ namespace troupe {
 namespace {
 
 using Bytes = std::vector<std::uint8_t>;
-
-constexpr const char* lost = "another rank is gone, or the run is being stopped";
 
 /// Our Store as c10d knows one.
 class StoreAdapter : public c10d::Store {
@@ -235,7 +234,7 @@ const c10::intrusive_ptr<c10d::ProcessGroup>& GlooGroup::process_group() {
 void GlooGroup::form() {
   {
     std::lock_guard lock(making_->mutex);
-    if (making_->aborted) throw GroupLost(lost);
+    if (making_->aborted) throw GroupLost(lost_group);
   }
   // Everybody is there before Gloo begins: it would wait long for one who is not.
   meet(*store_, options_.prefix + "/here", world_rank(), members(), options_.timeout);
@@ -255,7 +254,7 @@ void GlooGroup::form() {
   making_->sockets = Turn::connections(listeners);
   if (making_->aborted) {
     shut_down(making_->sockets);
-    throw GroupLost(lost);
+    throw GroupLost(lost_group);
   }
   group_ = std::move(group);
 }
@@ -293,7 +292,7 @@ c10::intrusive_ptr<c10d::ProcessGroup> GlooGroup::make(const c10::intrusive_ptr<
   }).detach();
   std::unique_lock lock(making_->mutex);
   making_->changed.wait(lock, [&] { return making_->done || making_->aborted; });
-  if (making_->aborted) throw GroupLost(lost);
+  if (making_->aborted) throw GroupLost(lost_group);
   making_->done = false;  // for another try
   if (!making_->error) return std::move(making_->group);
   try {
@@ -323,14 +322,14 @@ void GlooGroup::finish(const c10::intrusive_ptr<c10d::Work>& work) {
     if (!*done) left_behind = !making_->changed.wait_for(lock, std::chrono::milliseconds(50), [&] { return *done; });
     aborted = making_->aborted;
   }
-  if (left_behind) throw GroupLost(lost);
+  if (left_behind) throw GroupLost(lost_group);
   try {
     work->wait();
   } catch (const std::exception& error) {
     if (!aborted && detail::says_timed_out(error))
       throw Error(ErrorCode::deadline,
                   fmt::format("a collective operation took too long (timeout_s): {}", error.what()), world_rank());
-    throw GroupLost(fmt::format("{} ({})", lost, error.what()));
+    throw GroupLost(fmt::format("{} ({})", lost_group, error.what()));
   }
 }
 

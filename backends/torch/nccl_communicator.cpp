@@ -8,13 +8,9 @@
 #include <fmt/format.h>
 #include <troupe/error.hpp>
 
+#include "backends/lost_group.hpp"
+
 namespace troupe {
-namespace {
-
-constexpr const char* lost = "another rank is gone, or the run is being stopped";
-
-}  // namespace
-
 void NcclCommunicator::fail(const char* what, ncclResult_t result) {
   const char* last = communicator_ ? api_.get_last_error(communicator_) : nullptr;
   const auto text =
@@ -29,7 +25,7 @@ void NcclCommunicator::fail(const char* what, ncclResult_t result) {
 void NcclCommunicator::init(const ncclUniqueId& id, int rank, int size) {
   {
     std::lock_guard lock(mutex_);
-    if (aborted_) throw GroupLost(lost);
+    if (aborted_) throw GroupLost(lost_group);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     const auto result = api_.comm_init_rank_config(&communicator_, size, id, rank, &config);
@@ -57,7 +53,7 @@ void NcclCommunicator::wait_for_abort(const char* why) const {
 void NcclCommunicator::run(const char* what, const std::function<ncclResult_t(ncclComm_t)>& call) {
   {
     std::lock_guard lock(mutex_);
-    if (aborted_) throw GroupLost(lost);
+    if (aborted_) throw GroupLost(lost_group);
     const auto result = call(communicator_);
     if (result == ncclSuccess) return;
     if (result != ncclInProgress) fail(what, result);
@@ -68,7 +64,7 @@ void NcclCommunicator::run(const char* what, const std::function<ncclResult_t(nc
 /// ncclSuccess or ncclInProgress; throws everything else.
 ncclResult_t NcclCommunicator::state(const char* what) {
   std::lock_guard lock(mutex_);
-  if (aborted_) throw GroupLost(lost);
+  if (aborted_) throw GroupLost(lost_group);
   ncclResult_t now = ncclSuccess;
   if (const auto result = api_.comm_get_async_error(communicator_, &now); result != ncclSuccess) fail(what, result);
   if (now != ncclSuccess && now != ncclInProgress) fail(what, now);
