@@ -9,8 +9,8 @@
 
 #include <troupe/error.hpp>
 
+#include "backends/torch/gather_unequal.hpp"
 #include "backends/torch/metric_samples.hpp"
-#include "backends/torch/torch_group.hpp"
 
 namespace troupe::train::torch::metrics {
 namespace {
@@ -20,22 +20,20 @@ struct Sample {
   bool positive = false;
 };
 
-/// The samples of all workers. Pieces of a gather have equal sizes, so shorter ones are filled up, and cut again.
+/// The samples of all workers.
 std::vector<Sample> gather(const std::vector<double>& scores, const std::vector<std::uint8_t>& targets) {
-  const auto counts = all_gather_values(at::full({1}, static_cast<std::int64_t>(scores.size()), at::kLong));
-  std::int64_t longest = 1;
-  for (const auto& count : counts) longest = std::max(longest, count.item<std::int64_t>());
-  auto my_scores = at::zeros({longest}, at::kDouble);
-  auto my_targets = at::zeros({longest}, at::kByte);
+  const auto count = static_cast<std::int64_t>(scores.size());
+  auto my_scores = at::empty({count}, at::kDouble);
+  auto my_targets = at::empty({count}, at::kByte);
   std::copy(scores.begin(), scores.end(), my_scores.data_ptr<double>());
   std::copy(targets.begin(), targets.end(), my_targets.data_ptr<std::uint8_t>());
-  const auto all_scores = all_gather_values(my_scores);
-  const auto all_targets = all_gather_values(my_targets);
+  const auto all_scores = all_gather_lists(my_scores);
+  const auto all_targets = all_gather_lists(my_targets);
   std::vector<Sample> samples;
-  for (std::size_t rank = 0; rank < counts.size(); ++rank) {
+  for (std::size_t rank = 0; rank < all_scores.size(); ++rank) {
     const auto* score = all_scores[rank].data_ptr<double>();
     const auto* target = all_targets[rank].data_ptr<std::uint8_t>();
-    for (std::int64_t i = 0; i < counts[rank].item<std::int64_t>(); ++i) samples.push_back({score[i], target[i] != 0});
+    for (std::int64_t i = 0; i < all_scores[rank].numel(); ++i) samples.push_back({score[i], target[i] != 0});
   }
   return samples;
 }

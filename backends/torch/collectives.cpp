@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <troupe/error.hpp>
 
+#include "backends/torch/gather_unequal.hpp"
 #include "backends/torch/gloo_group.hpp"
 #include "backends/torch/torch_group.hpp"
 #include "runtime/session/session.hpp"
@@ -68,13 +69,9 @@ void barrier() {
 
 std::vector<Json> all_gather_json(const Json& value) {
   const auto bytes = troupe::detail::pack(value);
-  const auto lengths = all_gather_values(at::full({1}, static_cast<std::int64_t>(bytes.size()), at::kLong));
-  std::int64_t longest = 1;
-  for (const auto& length : lengths) longest = std::max(longest, length.item<std::int64_t>());
-  const auto gathered = all_gather_values(as_tensor(bytes, longest));
   std::vector<Json> values;
-  for (std::size_t rank = 0; rank < gathered.size(); ++rank)
-    values.push_back(troupe::detail::unpack(as_bytes(gathered[rank], lengths[rank].item<std::int64_t>())));
+  for (const auto& one : all_gather_lists(as_tensor(bytes, static_cast<std::int64_t>(bytes.size()))))
+    values.push_back(troupe::detail::unpack(as_bytes(one, one.numel())));
   return values;
 }
 

@@ -3,7 +3,7 @@
 
 #include <ATen/Functions.h>
 
-#include <algorithm>
+#include "backends/torch/gather_unequal.hpp"
 
 namespace troupe {
 namespace {
@@ -44,23 +44,14 @@ std::vector<std::vector<Share>> gather_shares(Collective& collective, const std:
   return shares;
 }
 
-/// The first `entries[r]` along `dim` of every rank's tensor, one after the other: unequal lengths travel padded.
-at::Tensor gather_unequal(Collective& collective, const at::Tensor& mine, std::int64_t dim,
-                          const std::vector<Share>& shares, std::int64_t longest) {
-  auto shape = mine.sizes().vec();
-  shape[static_cast<std::size_t>(dim)] = longest;
-  auto padded = at::zeros(shape, mine.options());
-  padded.narrow(dim, 0, mine.size(dim)).copy_(mine);
-  auto pieces = collective.all_gather(padded);
-  for (std::size_t rank = 0; rank < pieces.size(); ++rank)
-    pieces[rank] = pieces[rank].narrow(dim, 0, shares[rank].entries);
-  return at::cat(pieces, dim);
-}
-
 at::Tensor sum_sparse(Collective& collective, const at::Tensor& gradient, const at::Tensor& like,
                       const std::vector<Share>& shares, std::int64_t sparse_dims, double scale) {
-  std::int64_t longest = 0;
-  for (const auto& share : shares) longest = std::max(longest, share.entries);
+  std::vector<std::int64_t> entries;
+  for (const auto& share : shares) entries.push_back(share.entries);
+  const auto gather = [&](const at::Tensor& mine, std::int64_t dim) {
+    return at::cat(
+        gather_unequal(mine, dim, entries, [&](const auto& padded) { return collective.all_gather(padded); }), dim);
+  };
   at::Tensor indices;
   at::Tensor values;
   if (gradient.defined()) {
@@ -72,10 +63,8 @@ at::Tensor sum_sparse(Collective& collective, const at::Tensor& gradient, const 
     indices = at::empty({sparse_dims, 0}, like.options().dtype(at::kLong));
     values = at::empty(shape, like.options());
   }
-  if (longest > 0) {
-    indices = gather_unequal(collective, indices, 1, shares, longest);
-    values = gather_unequal(collective, values, 0, shares, longest);
-  }
+  indices = gather(indices, 1);
+  values = gather(values, 0);
   // Equal input on all ranks, summed in rank order: equal bits.
   auto sum = at::sparse_coo_tensor(indices, values, like.sizes(), like.options().layout(at::kSparse)).coalesce();
   sum._values().mul_(scale);
