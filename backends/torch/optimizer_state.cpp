@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// state_dict() and load_state_dict() of optimizers. libtorch's own
-// Optimizer::save() and load() forget the options (1.13) and go through an
-// archive; this reads and writes the fields, which are listed once a kind for
-// both directions.
+// state_dict() and load_state_dict() of optimizers. libtorch's own Optimizer::save() and load() forget the options
+// (1.13) and go through an archive; this reads and writes the fields, which are listed once a kind for both directions.
 #include <ATen/Functions.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
@@ -33,8 +31,7 @@ namespace optim = ::torch::optim;
   throw Error(ErrorCode::invalid_argument, "load_state_dict(): the state does not fit the optimizer: " + why);
 }
 
-// ---- the fields of each kind, in Python's names
-// ---------------------------------------------------------------------
+// ---- the fields of each kind, in Python's names ---------------------------------------------------------------------
 
 template <class OptionsType, class StateType>
 struct Kind {
@@ -65,8 +62,7 @@ decltype(auto) with_kind(const optim::Optimizer& optimizer, Call&& call) {
 template <class Record, class Type>
 inline constexpr bool is = std::is_same_v<std::remove_const_t<Record>, Type>;
 
-/// Calls `field(name, value)` for each option, or each thing remembered of a
-/// parameter.
+/// Calls `field(name, value)` for each option, or each thing remembered of a parameter.
 template <class Record, class Field>
 void visit(Record& record, Field&& field) {
   if constexpr (is<Record, optim::SGDOptions>) {
@@ -113,8 +109,7 @@ void visit(Record& record, Field&& field) {
   }
 }
 
-// ---- values
-// ---------------------------------------------------------------------------------------------------------
+// ---- values ---------------------------------------------------------------------------------------------------------
 
 Json to_json(const std::tuple<double, double>& pair) { return {std::get<0>(pair), std::get<1>(pair)}; }
 template <class Number>
@@ -149,8 +144,7 @@ void read_state(const CheckpointItem& item, const at::Tensor& /*parameter*/, std
   number = item.is_tensor() ? item.as<at::Tensor>().item<std::int64_t>() : item.as<std::int64_t>();
 }
 
-/// How Optimizer::state() names a parameter: by its address, which older
-/// versions write out as text.
+/// How Optimizer::state() names a parameter: by its address, which older versions write out as text.
 template <class Key>
 Key key_of(const at::Tensor& parameter) {
   if constexpr (std::is_same_v<Key, std::string>) {
@@ -163,8 +157,7 @@ Key key_of(const at::Tensor& parameter) {
 }
 using States = std::remove_cvref_t<decltype(std::declval<optim::Optimizer&>().state())>;
 
-// ---- both directions
-// ------------------------------------------------------------------------------------------------
+// ---- both directions ------------------------------------------------------------------------------------------------
 
 template <class K>
 Checkpoint save(const optim::Optimizer& optimizer, const K& kind) {

@@ -85,9 +85,7 @@ void Recoverable::Impl::leave_step() {
     } else {
       log_warning(
           "rank {} lost its group in or behind the optimizer's step {}, where \"{}\" has changed already (or "
-          "cannot "
-          "be "
-          "seen to): it needs another worker's state. Let nothing in run() wait for other workers behind "
+          "cannot be seen to): it needs another worker's state. Let nothing in run() wait for other workers behind "
           "optimizer.step(): put it before, or into a run() of its own",
           session_->ranks().world_rank, at_.step, *changed);
       has_state_ = false;
