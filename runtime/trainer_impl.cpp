@@ -185,6 +185,14 @@ std::shared_ptr<TrainerImpl::Group> TrainerImpl::require_group() {
   throw Error(ErrorCode::invalid_state, "the trainer is not started: call start() first");
 }
 
+std::shared_ptr<TrainerImpl::Group> TrainerImpl::start_unless_started() {
+  require_own_process();
+  if (auto current = group()) return current;
+  start({}, {});
+  if (auto current = group()) return current;
+  throw Error(ErrorCode::invalid_state, shut_down_early_text);
+}
+
 void TrainerImpl::check_gpus() const {
   const double wanted = settings_.resources.at("GPU") * std::max(settings_.min_workers, 1);
   if (wanted > gpu_count())
@@ -474,8 +482,7 @@ void TrainerImpl::begin(const std::shared_ptr<Run>& run, const Group& group) {
 RunResults TrainerImpl::run(const Fn& function, RunOptions options) {
   for (const auto& callback : options.callbacks)
     if (!callback) throw Error(ErrorCode::invalid_argument, "a callback is null: pass std::make_shared<...>()");
-  if (!started()) start({}, {});
-  auto current = require_group();
+  const auto current = start_unless_started();
   auto run = prepare_run(function, options, *current);
   TrainingInfo info{run->spec.directory, std::move(options.config), std::max(num_workers(), 1)};
   std::optional<CallbackThread> callbacks;
@@ -501,8 +508,7 @@ std::shared_ptr<Run> TrainerImpl::run_iterator(const Fn& function, RunOptions op
   if (!options.callbacks.empty())
     throw Error(ErrorCode::invalid_option,
                 "run_iterator() takes no callbacks: handle each round in your loop, or use run()");
-  if (!started()) start({}, {});
-  auto current = require_group();
+  const auto current = start_unless_started();
   const auto thread = current->local ? std::make_shared<UserThread>() : nullptr;  // before there is a run to fail
   auto run = prepare_run(function, options, *current);
   if (!current->local) {

@@ -67,6 +67,7 @@ private:
   void require_own_process() const;
   std::shared_ptr<Group> group() const;
   std::shared_ptr<Group> require_group();
+  std::shared_ptr<Group> start_unless_started();
   /// For handles, which outlive the trainer.
   std::function<void(std::chrono::milliseconds)> shut_down_later();
   void make_group(const Fn& hook, const ObjectSpec& object, Group& group);

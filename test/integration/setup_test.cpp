@@ -104,10 +104,12 @@ DOCTEST_TEST_CASE("shutdown on another thread ends a run that is still starting 
   on_both_placements([](Placement placement) {
     const TempFolder folder;
     const Fifo here(folder.path() / "here");
-    TestTrainer trainer({.backend = BackendConfig("lingering", {{"fifo", here.path().string()}}),
-                         .num_workers = 2,
-                         .placement = placement,
-                         .shutdown_deadline = std::chrono::milliseconds(200)});
+    TestTrainer trainer(
+        {.backend = BackendConfig("lingering", {{"fifo", here.path().string()}}),
+         .num_workers = 2,
+         .placement = placement,
+         // Processes are killed then, threads leave by themselves.
+         .shutdown_deadline = placement == Placement::process ? std::chrono::milliseconds(200) : patience});
     auto stopper = std::async(std::launch::async, [&] {
       here.read();
       trainer->shutdown();
