@@ -115,7 +115,7 @@ PreparedOptimizer<Optimizer> prepare_optimizer(Optimizer& optimizer) {
 template <class Optimizer>
   requires(!std::is_lvalue_reference_v<Optimizer>)
 PreparedOptimizer<Optimizer> prepare_optimizer(Optimizer&& optimizer) {
-  return PreparedOptimizer<Optimizer>(std::make_shared<Optimizer>(std::move(optimizer)));
+  return PreparedOptimizer<Optimizer>(std::make_shared<Optimizer>(std::forward<Optimizer>(optimizer)));
 }
 template <class Optimizer>
 PreparedOptimizer<Optimizer> prepare_optimizer(std::shared_ptr<Optimizer> optimizer) {

@@ -94,6 +94,7 @@ DOCTEST_TEST_CASE("a rank that can do nothing but wait for a save tells which") 
   DOCTEST_CHECK(awaited == std::vector<std::uint64_t>{1, 3});
   client.flush();
   DOCTEST_CHECK(awaited.size() == 2);
+  keeper.join();  // it may still be inside answer()
 }
 
 DOCTEST_TEST_CASE("a late rank takes no part in saves that were decided without it") {
