@@ -18,6 +18,7 @@
 namespace troupe {
 namespace {
 
+/// What user code printed is in the pipes before anybody hears of its end.
 void flush_output() {
   for (auto* stream : {&std::cout, &std::cerr}) {
     try {

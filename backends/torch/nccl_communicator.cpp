@@ -11,6 +11,7 @@
 #include "backends/lost_group.hpp"
 
 namespace troupe {
+
 void NcclCommunicator::fail(const char* what, ncclResult_t result) {
   const char* last = communicator_ ? api_.get_last_error(communicator_) : nullptr;
   const auto text =

@@ -46,11 +46,7 @@ void set_random_state(const at::Tensor& bytes) {
 }
 
 std::shared_ptr<RankReplicas> RankReplicas::of(detail::RankData& rank) {
-  constexpr auto name = "torch replicas";
-  if (auto found = rank.get<RankReplicas>(name)) return found;
-  auto made = std::make_shared<RankReplicas>();
-  rank.set(name, made);
-  return made;
+  return rank.get_or_make<RankReplicas>("torch replicas");
 }
 
 void RankReplicas::enable(std::function<OwnState()> mine) {

@@ -63,11 +63,7 @@ bool has_hook(const at::Tensor& parameter) {
 }  // namespace
 
 std::shared_ptr<JoinedModel> JoinedModel::of(detail::RankData& rank) {
-  constexpr auto name = "torch join";
-  if (auto found = rank.get<JoinedModel>(name)) return found;
-  auto made = std::make_shared<JoinedModel>();
-  rank.set(name, made);
-  return made;
+  return rank.get_or_make<JoinedModel>("torch join");
 }
 
 struct Reducer::Bucket {

@@ -71,6 +71,14 @@ public:
     const auto found = values_.find(name);
     return found == values_.end() ? nullptr : std::static_pointer_cast<T>(found->second);
   }
+  /// Makes it at the first use.
+  template <class T>
+  std::shared_ptr<T> get_or_make(const std::string& name) {
+    std::lock_guard lock(mutex_);
+    auto& value = values_[name];
+    if (!value) value = std::make_shared<T>();
+    return std::static_pointer_cast<T>(value);
+  }
 
 private:
   mutable std::mutex mutex_;
