@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // clip_grad_norm(): gradients are equal on all workers after backward(), so no word is exchanged.
 #include <ATen/Functions.h>
+#include <c10/core/ScalarType.h>
 #include <torch/nn/module.h>
 #include <troupe/torch_model.hpp>
 
@@ -19,6 +20,13 @@ at::Tensor values_of(at::Tensor& gradient) {
   if (!gradient.is_sparse()) return gradient;
   gradient = gradient.coalesce();
   return gradient._values();
+}
+
+/// Of halves as a float: their own type would round it, and end at 65504.
+at::Tensor norm_of(const at::Tensor& values, double norm_type) {
+  if (values.numel() == 0) return at::zeros({}, at::kDouble);
+  const auto type = c10::promoteTypes(values.scalar_type(), at::kFloat);
+  return values.norm(norm_type, type).to(at::kCPU, at::kDouble);
 }
 
 [[noreturn]] void throw_nonfinite(const std::vector<std::pair<std::string, at::Tensor>>& norms, double norm) {
@@ -48,8 +56,7 @@ double clip_grad_norm(const std::shared_ptr<::torch::nn::Module>& module, double
     auto& gradient = value.mutable_grad();
     if (!gradient.defined()) continue;
     gradients.push_back(values_of(gradient));
-    values.push_back(gradients.back().numel() > 0 ? gradients.back().norm(options.norm_type).to(at::kCPU, at::kDouble)
-                                                  : at::zeros({}, at::kDouble));
+    values.push_back(norm_of(gradients.back(), options.norm_type));
     norms.emplace_back(name, values.back());
   }
   if (gradients.empty()) return 0;

@@ -473,6 +473,21 @@ DOCTEST_TEST_CASE("clip_grad_norm scales the averaged gradients to the norm, den
   }
 }
 
+DOCTEST_TEST_CASE("clip_grad_norm computes the norm of short types as a float") {
+  for (auto type : {torch::kBFloat16, torch::kHalf}) {
+    if (type == torch::kHalf && TORCH_VERSION_MAJOR < 2) continue;  // it does not compute with these on CPUs
+    const std::string name = c10::toString(type);
+    DOCTEST_CAPTURE(name);
+    const auto module = std::make_shared<nn::Module>();
+    auto& gradient = module->register_parameter("w", torch::zeros({3}, type)).mutable_grad();
+    gradient = torch::full({3}, 49152, type);  // exact in both; the norm is neither, and above the largest half
+    const double norm = train::torch::clip_grad_norm(module, 1.0);
+    DOCTEST_CHECK(std::abs(norm - 49152 * std::sqrt(3.0)) < 0.1);
+    DOCTEST_CHECK(largest_difference(values_of(gradient), Values(3, 1 / std::sqrt(3.0))) < 1e-2);
+    DOCTEST_CHECK((gradient.scalar_type() == type));
+  }
+}
+
 DOCTEST_TEST_CASE("a module under two names is averaged once, and clipped once") {
   for (bool shared_memory : {true, false})
     for (bool leave_out : {false, true})
