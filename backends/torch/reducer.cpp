@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -320,14 +321,20 @@ void Reducer::put_missing(bool allowed) {
 /// Everything after the last gradient: the same operations in the same order on every rank.
 void Reducer::average(const std::vector<std::shared_ptr<Reducer>>& reducers) {
   at::NoGradGuard no_grad;
-  const Waiting waiting(in_gradients);
-  for (const auto& reducer : reducers) reducer->exchange_states();
+  {
+    const Waiting waiting(in_gradients);
+    for (const auto& reducer : reducers) reducer->exchange_states();
+  }
   // First what others wait for, then what they do.
   for (const auto& reducer : reducers) reducer->contribute();
+  const Waiting waiting(in_gradients);
   for (const auto& reducer : reducers) reducer->finish_buckets();
 }
 
 void Reducer::contribute() {
+  std::optional<Waiting> waiting;
+  // A rank is busy in the user's own function, whose operations say by themselves that they wait.
+  if (!options_.comm_hook.function()) waiting.emplace(in_gradients);
   for (auto& bucket : buckets_) bucket->buffer->contribute();
 }
 

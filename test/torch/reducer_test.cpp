@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/session/session.hpp"
 #include "test/torch/model_support.hpp"
 #include "test/torch/transports.hpp"
 
@@ -464,6 +465,21 @@ DOCTEST_TEST_CASE("check_gradients sees what a comm_hook makes infinite") {
           DOCTEST_CHECK(largest_difference(result[1].get<Values>(), {8, 1}) < 1e-2);
         }
       });
+}
+
+DOCTEST_TEST_CASE("a rank in its own comm_hook is seen at work there, not waiting for the others") {
+  const auto results = run_on(2, true, []() -> Json {
+    Json seen = Json::array();
+    const auto look = [&](train::torch::GradientBucket& bucket) {
+      const auto* doing = troupe::detail::Session::require("test")->progress().doing();
+      seen.push_back(doing ? doing->name : "user code");
+      average_bucket(bucket);
+    };
+    auto net = train::torch::prepare_model(three_layers(), {.bucket_bytes = 80, .comm_hook = look});
+    net->forward(input_of(0)).sum().backward();
+    return seen;
+  });
+  for (const auto& seen : results) DOCTEST_CHECK(seen == Json(std::vector<std::string>(3, "user code")));
 }
 
 DOCTEST_TEST_CASE("gradients travel in a first bucket of 1 MB, and others of 4 MB") {
