@@ -52,6 +52,10 @@ void detail::prepare_module(const std::shared_ptr<Module>& module, const Prepare
   // A rank that joins a live run has no group yet: its model gets the others' state, and a reducer, when it has.
   const auto group = session->joining() ? nullptr : TorchGroup::current("prepare_model()");
   auto& models = PreparedModels::instance();
+  if (const auto reducer = models.find(module.get()); reducer && reducer->is_joined())
+    throw Error(ErrorCode::invalid_state,
+                "prepare_model() was called inside the join() of the same model, where workers without data cannot "
+                "follow: prepare it before join(), or behind it");
   models.forget(module.get());
   if (options.move_to_device) module->to(get_device());
   std::shared_ptr<Collective> collective;

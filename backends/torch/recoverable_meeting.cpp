@@ -11,6 +11,7 @@
 #include "backends/torch/mix.hpp"
 #include "backends/torch/prepared_models.hpp"
 #include "backends/torch/recoverable_impl.hpp"
+#include "backends/torch/reducer.hpp"
 #include "backends/torch/state_transfer.hpp"
 #include "checkpoint/crc32c.hpp"
 #include "runtime/base/log.hpp"
@@ -111,6 +112,10 @@ Recoverable::Impl::Standing Recoverable::Impl::standing() const {
 }
 
 void Recoverable::Impl::meet_others() {
+  if (JoinedModel::of(session_->data())->reducer)
+    cannot_go_on(
+        "its loop is inside a join(), which goes with the group that it began in. Only loops that make equally many "
+        "steps on all workers, without join(), go on in place");
   const auto group = TorchGroup::current("Recoverable");
   const bool alone = group->size() == 1;
   const auto mine = standing();

@@ -66,6 +66,7 @@ public:
   /// this rank is in a join() already.
   void begin_join(bool divide_by_initial_world_size);
   void end_join() { options_.joined->reducer = nullptr; }
+  bool is_joined() const { return options_.joined->reducer == this; }
   /// What became of a backward() that a rank without data took part in.
   enum class Shadow {
     averaged,  ///< the gradients are the average of the others'

@@ -363,6 +363,19 @@ DOCTEST_TEST_CASE("a join inside a join, and another model trained inside one, a
   check_average({results[0][1], results[1][1]});
 }
 
+DOCTEST_TEST_CASE("a model that is prepared again inside its join is refused, and afterwards not") {
+  check_average(run_on(2, troupe::TorchConfig{.timeout_s = 20}, []() -> Json {
+    auto layer = train::torch::prepare_model(small_layer());
+    train::torch::join(layer, [&] {
+      const auto refused = error_of([&] { train::torch::prepare_model(layer); });
+      if (!refused.says("inside the join() of the same model")) throw std::runtime_error(refused.text);
+    });
+    layer = train::torch::prepare_model(layer);
+    train::torch::join(layer, [&] { step(layer); });
+    return gradients_of(*layer);
+  }));
+}
+
 DOCTEST_TEST_CASE("a backward that failed on its way is not used again before prepare_model is called again") {
   const auto results = run_on(2, true, []() -> Json {
     auto layer = train::torch::prepare_model(small_layer());

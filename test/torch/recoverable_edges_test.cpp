@@ -78,6 +78,27 @@ Json train_table(const troupe::Config& config) {
   return values_of(table->weight.index_select(0, rows).flatten());
 }
 
+/// Six steps in a loop inside a join().
+Json train_in_join(const troupe::Config& config) {
+  torch::nn::Linear net(4, 2);
+  fill(*net);
+  torch::optim::SGD optimizer(net->parameters(), 0.05);
+  net = tt::prepare_model(net);
+  train::Recoverable state({.model = net, .optimizer = optimizer});
+  tt::join(net, [&] {
+    for (auto step : state.steps(6)) {
+      step.run([&] {
+        optimizer.zero_grad();
+        if (is_due(config, "throw before backward", step.number())) throw std::runtime_error("bad batch");
+        net->forward(waves({3, 4}, train::world_rank())).square().sum().backward();
+        optimizer.step();
+      });
+      train::report({{"step", step.number()}});
+    }
+  });
+  return parameters_of(*net);
+}
+
 /// Twelve steps of plain SGD with dropout. "c10d": an operation of the c10d group in each step.
 Json train_edges(const troupe::Config& config) {
   const auto due = [&](const std::string& what, std::int64_t step) { return is_due(config, what, step); };
@@ -199,6 +220,16 @@ DOCTEST_TEST_CASE("a step on a large table that throws before backward is made a
       const bool is_known = workers > 1 && std::string(variant) != "averaged by hand";  // no averaging has ended
       DOCTEST_CHECK(thrown.attempts == (is_known ? 1 : 2));
     }
+}
+
+DOCTEST_TEST_CASE("a loop inside a join, which ends with its group, is run again from its beginning") {
+  TestTrainer calm(options_for(2));
+  TestTrainer trainer(options_for(2));
+  const auto wanted = train_on(calm, troupe::fn<train_in_join>, {{"faults", Json::array()}});
+  const auto faults = Json::array({{-1, 3, "throw before backward"}});
+  const auto thrown = train_on(trainer, troupe::fn<train_in_join>, {{"faults", faults}});
+  DOCTEST_CHECK(thrown.results == wanted.results);
+  DOCTEST_CHECK(thrown.attempts == 2);
 }
 
 DOCTEST_TEST_CASE("one worker whose step throws makes it again with the same batch and random numbers") {
