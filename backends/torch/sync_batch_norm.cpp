@@ -68,10 +68,12 @@ Moments combine(const Moments& mine, Collective& collective) {
   return all;
 }
 
-/// Null where there is no group, and a BatchNorm does. Throws while this rank joins a live run.
+/// Null where there is no group, and a BatchNorm does. Throws while this rank joins a live run, and on a thread that
+/// is bound to no rank though it may belong to one.
 std::shared_ptr<TorchGroup> group_of_rank() {
   const auto session = troupe::detail::Session::current();
-  return session && session->joining() ? TorchGroup::current("SyncBatchNorm") : TorchGroup::find();
+  const bool is_refused = session ? session->joining() : TorchGroup::any_on_threads();
+  return is_refused ? TorchGroup::current("SyncBatchNorm") : TorchGroup::find();
 }
 
 /// Normalized input, without weight and bias, which autograd can do by itself.

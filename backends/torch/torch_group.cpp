@@ -2,6 +2,7 @@
 #include "backends/torch/torch_group.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <map>
 #include <numeric>
@@ -23,6 +24,8 @@
 
 namespace troupe {
 namespace {
+
+std::atomic<int> groups_on_threads{0};
 
 [[noreturn]] void refuse(const char* option, const Json& value, const char* valid) {
   throw Error(ErrorCode::invalid_option, fmt::format("TorchConfig.{} = {} is refused; valid: {}", option,
@@ -108,9 +111,12 @@ TorchGroup::TorchGroup(const TorchConfig& config, BackendContext context)
         ErrorCode::start_failed,
         "TorchConfig.backend = \"nccl\" works on GPUs, but the workers have no CUDA device: set use_gpu = true, or "
         "choose \"gloo\"");
+  if (is_on_thread()) groups_on_threads += 1;
 }
 
-TorchGroup::~TorchGroup() = default;
+TorchGroup::~TorchGroup() {
+  if (is_on_thread()) groups_on_threads -= 1;
+}
 
 /// Keeps what was made, aborted if that was asked for in the meantime.
 template <class Made>
@@ -217,6 +223,8 @@ std::shared_ptr<TorchGroup> TorchGroup::find() {
   const auto session = detail::Session::current();
   return session ? session->data().get<TorchGroup>("torch") : nullptr;
 }
+
+bool TorchGroup::any_on_threads() { return groups_on_threads > 0; }
 
 std::shared_ptr<TorchGroup> TorchGroup::current(const char* caller) {
   const auto session = detail::Session::require(caller);

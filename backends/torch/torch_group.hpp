@@ -54,6 +54,8 @@ public:
   static std::shared_ptr<TorchGroup> current(const char* caller);
   /// The same, but null when there is none.
   static std::shared_ptr<TorchGroup> find();
+  /// Whether threads of this process are ranks of a group of several: one that is bound to none may belong to it.
+  static bool any_on_threads();
 
 private:
   void check_not_aborted() const;
@@ -62,6 +64,8 @@ private:
   std::shared_ptr<Collective> make_collective();
   std::vector<std::vector<int>> find_hosts();
   std::shared_ptr<Collective> form_nccl();
+
+  bool is_on_thread() const { return !own_process() && size() > 1; }
 
   const TorchConfig config_;
   const BackendContext context_;

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SyncBatchNorm, and training with everything on at once: as one process with the whole batch.
+#include <cmath>
+#include <string>
+#include <thread>
+
 #include <troupe/torch_nn.hpp>
 
 #include "test/torch/model_support.hpp"
@@ -160,6 +164,34 @@ DOCTEST_TEST_CASE("SyncBatchNorm outside a worker, or without a group, trains as
   TestTrainer trainer({.num_workers = 1});
   const auto in_worker = trainer->run(pair)[0];
   DOCTEST_CHECK(in_worker[0] == in_worker[1]);
+}
+
+DOCTEST_TEST_CASE("SyncBatchNorm on a thread beside ranks that is bound to none says how to bind it") {
+  const auto body = []() -> Json {
+    std::string refused;
+    Values bound;
+    std::thread([&, rank = train::world_rank(), context = train::context()] {
+      train::torch::SyncBatchNorm norm(1);
+      const auto input = torch::full({1, 1}, static_cast<float>(rank));
+      try {
+        norm->forward(input);
+      } catch (const troupe::Error& error) {
+        refused = error.what();
+      }
+      const train::ContextGuard guard(context);
+      bound = values_of(norm->forward(input));
+    }).join();
+    return {refused, bound[0]};
+  };
+  const auto results = run_on(2, true, body, Json::object(), troupe::Placement::thread);
+  for (const auto& result : results) {
+    const auto text = result[0].get<std::string>();
+    DOCTEST_CAPTURE(text);
+    DOCTEST_CHECK(text.find("SyncBatchNorm was called where no worker is") != std::string::npos);
+    DOCTEST_CHECK(text.find("ContextGuard") != std::string::npos);
+  }
+  DOCTEST_CHECK(std::abs(results[0][1].get<double>() + 1) < 1e-4);
+  DOCTEST_CHECK(std::abs(results[1][1].get<double>() - 1) < 1e-4);
 }
 
 DOCTEST_TEST_CASE("SyncBatchNorm refuses inputs of another shape, and batches of one value") {
