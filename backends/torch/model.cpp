@@ -83,6 +83,11 @@ void broadcast_buffers(const std::shared_ptr<Module>& module) {
 
 detail::JoinScope::JoinScope(const std::shared_ptr<Module>& module, const JoinOptions& options)
     : module_(module), reducer_(PreparedModels::instance().find(module.get())), options_(options) {
+  // A thread that is bound to no rank has none.
+  if (reducer_ && !options_.step && troupe::detail::Session::current() && grad_scaler().enabled())
+    throw Error(ErrorCode::invalid_option,
+                "join() in half precision needs JoinOptions.step = [&] { optimizer.step(); }: in each step all workers "
+                "look for overflows together, also those without data");
   if (reducer_)
     reducer_->begin_join(options_.divide_by_initial_world_size);
   else if (TorchGroup::current("join()")->size() > 1)

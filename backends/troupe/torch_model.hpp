@@ -140,8 +140,8 @@ struct JoinOptions {
   /// What the sum of gradients is divided by: all workers, or those that still have data.
   bool divide_by_initial_world_size = true;
   /// Runs on a worker without data after each backward() of the others that averages, whose gradients it then has:
-  /// `[&] { optimizer.step(); }` keeps the optimizer's state equal on all workers. So a step has one such backward();
-  /// those before it, which accumulate, run under no_sync().
+  /// `[&] { optimizer.step(); }` keeps the optimizer's state equal on all workers, and must be given in half precision.
+  /// So a step has one such backward(); those before it, which accumulate, run under no_sync().
   std::function<void()> step = {};
 };
 

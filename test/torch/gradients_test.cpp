@@ -397,6 +397,21 @@ DOCTEST_TEST_CASE("a rank without data adapts the scale of half precision as the
   DOCTEST_CHECK(results[0] == results[1]);
 }
 
+DOCTEST_TEST_CASE("join in half precision is refused without a step, which looks for overflows on all workers") {
+  if (TORCH_VERSION_MAJOR < 2) return skip("half precision on CPUs needs libtorch 2");
+  const auto error = error_of([] {
+    run_on(2, true, [] {
+      auto net = small_net();
+      torch::optim::SGD sgd(net->parameters(), 0.05);
+      auto [model, optimizer] = train::torch::accelerate(net, sgd, {.amp = true, .dtype = at::kHalf});
+      train::torch::join(model, [] {});
+    });
+  });
+  DOCTEST_CAPTURE(error.text);
+  DOCTEST_CHECK(error.code == troupe::ErrorCode::invalid_option);
+  DOCTEST_CHECK(error.says("needs JoinOptions.step = [&] { optimizer.step(); }"));
+}
+
 DOCTEST_TEST_CASE("a gradient that is a lazy negative arrives as such") {
   for (const auto& transport : transports()) {
     const std::string name = transport.name;
