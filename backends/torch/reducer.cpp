@@ -55,6 +55,11 @@ bool all_finite(const at::Tensor& gradient) {
   return std::isfinite(values.sum().item<double>()) || values.isfinite().all().item<bool>();
 }
 
+/// A sparse one has no storage to ask for.
+bool lives_in(const at::Tensor& slot, const at::Tensor& gradient) {
+  return !gradient.is_sparse() && gradient.is_alias_of(slot);
+}
+
 /// Another model that shares the parameter may average it.
 bool has_hook(const at::Tensor& parameter) {
   const auto accumulator = autograd::impl::try_get_grad_accumulator(parameter);
@@ -255,7 +260,7 @@ void Reducer::put(std::size_t parameter) {
                             parameters_[parameter].name),
                 collective_->rank());
   if (options_.check_gradients && !all_finite(gradient)) states_[parameter] |= nonfinite;
-  if (!slot.defined() || gradient.is_alias_of(slot)) return;
+  if (!slot.defined() || lives_in(slot, gradient)) return;
   buckets_[bucket_of_[parameter]]->buffer->put(slot, gradient.is_sparse() ? gradient.to_dense() : gradient);
   gradient = slot;
 }
@@ -305,7 +310,7 @@ void Reducer::put_missing(bool allowed) {
     auto& gradient = parameters_[i].value.mutable_grad();
     if (!parameters_[i].value.requires_grad()) {
       // Frozen since prepare_model(): its gradient of old is none of ours any more.
-      if (gradient.defined() && slots_[i].defined() && gradient.is_alias_of(slots_[i])) gradient = gradient.clone();
+      if (gradient.defined() && slots_[i].defined() && lives_in(slots_[i], gradient)) gradient = gradient.clone();
       if (slots_[i].defined()) slots_[i].zero_();
     } else if (!allowed) {
       missing.push_back(i);

@@ -80,6 +80,19 @@ Values sparse_reference(bool leave_out) {
   return sum;
 }
 
+/// Two tables of which every rank uses its rows: a sparse bag, and a parameter that a function looks up sparsely.
+struct TablesImpl : nn::Module {
+  at::Tensor sum_of(const std::vector<std::int64_t>& rows) {
+    const auto wanted = torch::tensor(rows);
+    return bag->forward(wanted.unsqueeze(0)).sum() +
+           torch::embedding(plain, wanted, /*padding_idx=*/-1, /*scale_grad_by_freq=*/false, /*sparse=*/true).sum();
+  }
+  nn::EmbeddingBag bag =
+      register_module("bag", nn::EmbeddingBag(nn::EmbeddingBagOptions(6, 2).mode(torch::kSum).sparse(true)));
+  at::Tensor plain = register_parameter("plain", torch::ones({6, 2}));
+};
+TORCH_MODULE(Tables);
+
 /// A layer that is registered under two names, and a head.
 struct TiedImpl : nn::Module {
   TiedImpl() {
@@ -320,6 +333,32 @@ DOCTEST_TEST_CASE("gradients of a sparse embedding stay sparse, and are the aver
       DOCTEST_CHECK(results[0]["rows"] == (leave_out ? 4 : 5));
       DOCTEST_CHECK(largest_difference(results[0]["gradients"].get<Values>(), sparse_reference(leave_out)) < 1e-6);
     }
+}
+
+DOCTEST_TEST_CASE("gradients of a sparse EmbeddingBag stay sparse, and other sparse gradients become dense") {
+  Values expected(6, 0.0);
+  for (const auto& rows : rows_of_rank)
+    for (auto row : rows) expected[static_cast<std::size_t>(row)] += 1.0 / 3;
+  for (const auto& transport : transports()) {
+    const std::string name = transport.name;
+    DOCTEST_CAPTURE(name);
+    for (const auto& result : run_on(3, transport.config, []() -> Json {
+           auto model = train::torch::prepare_model(Tables());
+           for (int step = 0; step < 2; ++step) {
+             model->zero_grad();
+             model->sum_of(rows_of_rank[static_cast<std::size_t>(train::world_rank())]).backward();
+           }
+           const auto bag = model->bag->weight.grad();
+           const auto plain = model->plain.grad();
+           return {bag.is_sparse(), plain.is_sparse(), values_of(bag.to_dense().select(1, 0)),
+                   values_of(plain.to_dense().select(1, 1))};
+         })) {
+      DOCTEST_CHECK(result[0] == true);
+      DOCTEST_CHECK(result[1] == false);
+      DOCTEST_CHECK(largest_difference(result[2].get<Values>(), expected) < 1e-6);
+      DOCTEST_CHECK(largest_difference(result[3].get<Values>(), expected) < 1e-6);
+    }
+  }
 }
 
 DOCTEST_TEST_CASE("a sparse embedding whose gradient is dense on one rank gets a dense average") {
