@@ -2,6 +2,7 @@
 // What prepare_model() does beyond plain averages: buffers, sparse gradients, clipping, hooks, unequal numbers of
 // batches.
 #include <limits>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -92,6 +93,58 @@ struct TablesImpl : nn::Module {
   at::Tensor plain = register_parameter("plain", torch::ones({6, 2}));
 };
 TORCH_MODULE(Tables);
+
+/// Layers of floats, doubles or bfloat16 one behind the other, each as its letter says.
+struct TypedImpl : nn::Module {
+  explicit TypedImpl(const std::string& types) {
+    for (char letter : types) {
+      layers.push_back(register_module(std::to_string(layers.size()), nn::Linear(4, 4)));
+      layers.back()->to(letter == 'd' ? torch::kDouble : letter == 'b' ? torch::kBFloat16 : torch::kFloat);
+    }
+    fill(*this);
+  }
+  at::Tensor loss(int rank) {
+    auto values = waves({4, 4}, rank);
+    for (auto& layer : layers) values = layer->forward(values.to(layer->weight.scalar_type())).tanh();
+    return values.to(torch::kDouble).square().sum();
+  }
+  std::vector<nn::Linear> layers;
+};
+TORCH_MODULE(Typed);
+
+Json typed_gradients(const Config& config) {
+  train::torch::PrepareModelOptions options{.bucket_bytes = config["bucket_bytes"]};
+  if (config["hook"] == "bf16") options.comm_hook = train::torch::CommHook::bf16;
+  if (config["hook"] == "fp16") options.comm_hook = train::torch::CommHook::fp16;
+  if (config["hook"] == "own")
+    options.comm_hook = [](train::torch::GradientBucket& bucket) {
+      bucket.values = train::torch::all_reduce(bucket.values, train::torch::Reduce::mean);
+    };
+  auto model = train::torch::prepare_model(Typed(config["types"].get<std::string>()), options);
+  for (int step = 0; step < 2; ++step) {
+    model->zero_grad();
+    model->loss(train::world_rank()).backward();
+  }
+  for (const auto& parameter : model->parameters())
+    if (parameter.grad().scalar_type() != parameter.scalar_type())
+      throw std::runtime_error("a gradient is of another type");
+  return gradients_of(*model);
+}
+
+/// Averages over three ranks, added up as doubles.
+Values typed_gradients_alone(const std::string& types) {
+  Values sum;
+  for (int rank = 0; rank < 3; ++rank) {
+    Typed model(types);
+    model->loss(rank).backward();
+    const auto values = gradients_of(*model);
+    sum.resize(values.size());
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += values[i] / 3;
+  }
+  return sum;
+}
+
+double largest_of(const Values& values) { return largest_difference(values, Values(values.size(), 0.0)); }
 
 /// A layer that is registered under two names, and a head.
 struct TiedImpl : nn::Module {
@@ -359,6 +412,43 @@ DOCTEST_TEST_CASE("gradients of a sparse EmbeddingBag stay sparse, and other spa
       DOCTEST_CHECK(largest_difference(result[3].get<Values>(), expected) < 1e-6);
     }
   }
+}
+
+DOCTEST_TEST_CASE("layers of several types train in one model, each averaged in its own type") {
+  for (const auto& [types, precision] : {std::pair{"fdf", 1e-7}, std::pair{"ffddff", 1e-7}, std::pair{"bb", 1.0 / 256}})
+    for (const auto& transport : transports())
+      for (int bucket_bytes : {16, 1 << 20}) {
+        const std::string name = transport.name;
+        DOCTEST_CAPTURE(types);
+        DOCTEST_CAPTURE(name);
+        DOCTEST_CAPTURE(bucket_bytes);
+        const auto expected = typed_gradients_alone(types);
+        const auto results = run_on(3, transport.config, troupe::fn<typed_gradients>,
+                                    {{"types", types}, {"bucket_bytes", bucket_bytes}, {"hook", "none"}});
+        for (const auto& result : results) {
+          DOCTEST_CHECK(result == results[0]);
+          DOCTEST_CHECK(largest_difference(result.get<Values>(), expected) < 4 * largest_of(expected) * precision);
+        }
+      }
+}
+
+DOCTEST_TEST_CASE("a comm_hook averages gradients of doubles, which stay doubles") {
+  const auto expected = typed_gradients_alone("dd");
+  for (const auto& [hook, precision] :
+       {std::pair{"own", 1e-15}, std::pair{"bf16", 1.0 / 256}, std::pair{"fp16", 1.0 / 2048}})
+    for (const auto& transport : transports()) {
+      const std::string name = transport.name;
+      DOCTEST_CAPTURE(hook);
+      DOCTEST_CAPTURE(name);
+      const auto results = run_on(3, transport.config, troupe::fn<typed_gradients>,
+                                  {{"types", "dd"}, {"bucket_bytes", 128}, {"hook", hook}});
+      for (const auto& result : results) {
+        DOCTEST_CHECK(result == results[0]);
+        const auto difference = largest_difference(result.get<Values>(), expected);
+        DOCTEST_CHECK(difference < 4 * largest_of(expected) * precision);
+        if (hook != std::string("own")) DOCTEST_CHECK(difference > 1e-9);
+      }
+    }
 }
 
 DOCTEST_TEST_CASE("a sparse embedding whose gradient is dense on one rank gets a dense average") {
