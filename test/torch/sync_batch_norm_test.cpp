@@ -66,6 +66,38 @@ Json plain_norm(bool image) {
   return image ? check(nn::BatchNorm2d(options)) : check(nn::BatchNorm1d(options));
 }
 
+at::ScalarType type_of(const std::string& name) {
+  return name == "bf16" ? torch::kBFloat16 : name == "half" ? torch::kHalf : torch::kDouble;
+}
+
+/// Output, gradient of the input, type of both, and the running mean; what else is computed has full precision.
+template <class Norm>
+Json typed_results(Norm norm, const at::Tensor& whole, std::int64_t begin, std::int64_t count) {
+  auto input = whole.narrow(0, begin, count).clone().requires_grad_();
+  const auto output = norm->forward(input);
+  const auto type = output.scalar_type();
+  const bool is_kept = type == input.scalar_type();
+  const auto target = target_for(whole_batch(false)).narrow(0, begin, count);
+  (output.to(torch::kDouble) - target).pow(3).sum().backward();
+  const char* name = type == torch::kBFloat16 ? "bf16" : type == torch::kHalf ? "half" : "double";
+  return {values_of(output), values_of(input.grad()), is_kept ? name : "another", values_of(norm->running_mean)};
+}
+
+Json typed_norm(const Config& config) {
+  const auto type = type_of(config["type"]);
+  train::torch::SyncBatchNorm norm(3);
+  if (type == torch::kDouble) norm->to(type);
+  return typed_results(norm, whole_batch(false).to(type), 2 * train::world_rank(), 2);
+}
+
+/// Over the whole batch, as floats or doubles.
+Json typed_norm_alone(const std::string& name) {
+  const auto type = type_of(name);
+  nn::BatchNorm1d norm(3);
+  if (type == torch::kDouble) norm->to(type);
+  return typed_results(norm, whole_batch(false).to(type).to(norm->weight.scalar_type()), 0, 6);
+}
+
 /// Accumulation, SyncBatchNorm, clipping and Adam together, on this rank's share of each micro batch of 12.
 Values train_with_everything(const Config&) {
   // No bias before the norm, which takes it out again: its gradient is rounding noise that Adam would make large.
@@ -192,6 +224,45 @@ DOCTEST_TEST_CASE("SyncBatchNorm on a thread beside ranks that is bound to none 
   }
   DOCTEST_CHECK(std::abs(results[0][1].get<double>() + 1) < 1e-4);
   DOCTEST_CHECK(std::abs(results[1][1].get<double>() - 1) < 1e-4);
+}
+
+DOCTEST_TEST_CASE("SyncBatchNorm normalizes short types as floats and doubles as such, and gives back their type") {
+  for (const auto& transport : transports())
+    for (const auto& [type, precision] :
+         {std::pair{"bf16", 1.0 / 256}, std::pair{"half", 1.0 / 2048}, std::pair{"double", 1e-12}}) {
+      const std::string name = transport.name;
+      DOCTEST_CAPTURE(name);
+      DOCTEST_CAPTURE(type);
+      const auto results = run_on(3, transport.config, troupe::fn<typed_norm>, {{"type", type}});
+      const auto expected = typed_norm_alone(type);
+      for (std::size_t i = 0; i < 2; ++i) {  // outputs and gradients of inputs
+        DOCTEST_CAPTURE(i);
+        Values together;
+        for (const auto& result : results)
+          for (double value : result[i].get<Values>()) together.push_back(value);
+        const auto wanted = expected[i].get<Values>();
+        const double largest = largest_difference(wanted, Values(wanted.size(), 0.0));
+        DOCTEST_CHECK(largest_difference(together, wanted) < 2 * largest * precision);
+      }
+      const double statistics = type == std::string("double") ? 1e-10 : 1e-4;
+      for (const auto& result : results) {
+        DOCTEST_CHECK(result[2] == type);
+        DOCTEST_CHECK(largest_difference(result[3].get<Values>(), expected[3].get<Values>()) < statistics);
+      }
+    }
+}
+
+DOCTEST_TEST_CASE("SyncBatchNorm says that it has no second derivative") {
+  const auto results = run_on(2, true, []() -> Json {
+    train::torch::SyncBatchNorm norm(3);
+    const auto input = waves({4, 3}, train::world_rank()).requires_grad_();
+    const auto loss = norm->forward(input).pow(3).sum();
+    return error_of([&] { loss.backward({}, /*retain_graph=*/true, /*create_graph=*/true); }).text;
+  });
+  for (const auto& text : results) {
+    DOCTEST_CAPTURE(text);
+    DOCTEST_CHECK(text.get<std::string>().find("no second derivative") != std::string::npos);
+  }
 }
 
 DOCTEST_TEST_CASE("SyncBatchNorm refuses inputs of another shape, and batches of one value") {
