@@ -10,6 +10,7 @@
 #include <atomic>
 #include <barrier>
 #include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <ctime>
 #include <deque>
@@ -18,6 +19,7 @@
 #include <initializer_list>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <thread>
 
@@ -390,7 +392,57 @@ struct OwnStore : troupe::Store {
   std::map<std::string, std::string> values;
 };
 
+/// Of a group whose other member has come, but does not tell where it is: as if it died while it connects.
+struct SilentStore : OwnStore {
+  void set(const std::string& key, const std::string& value) override {
+    std::lock_guard lock(mutex);
+    values[key] = value;
+  }
+  std::string get(const std::string& key, Timeout /*timeout*/) override {
+    std::unique_lock lock(mutex);
+    if (values.contains(key)) return values[key];
+    is_asked = true;
+    changed.notify_all();
+    changed.wait_for(lock, patience, [this] { return is_released; });
+    throw troupe::GroupLost("nobody has told");
+  }
+  void wait_until_asked() {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [this] { return is_asked; });
+  }
+  void release() {
+    std::lock_guard lock(mutex);
+    is_released = true;
+    changed.notify_all();
+  }
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool is_asked = false;
+  bool is_released = false;
+};
+
 }  // namespace
+
+DOCTEST_TEST_CASE("an abort ends the wait for a peer that is lost while Gloo connects") {
+  TestTrainer trainer({.num_workers = 1});
+  const auto milliseconds = trainer->run([]() -> Json {
+    const auto store = std::make_shared<SilentStore>();
+    troupe::GlooGroup group({.members = {0, 1}, .prefix = "test"}, store);
+    std::thread aborting([&] {
+      store->wait_until_asked();
+      group.abort();
+    });
+    const auto begin = now_ms();
+    const auto error = error_of([&] { group.process_group(); });
+    const auto took = now_ms() - begin;
+    aborting.join();
+    store->release();
+    if (error.code != troupe::ErrorCode::group_lost) throw std::runtime_error(error.text);
+    return took;
+  })[0];
+  DOCTEST_CHECK(milliseconds.get<double>() < 10'000);  // far below `patience`, after which the store gives up
+}
 
 DOCTEST_TEST_CASE("a Gloo group that was aborted ends no worker that has no thread left") {
   TestTrainer trainer({.num_workers = 1});

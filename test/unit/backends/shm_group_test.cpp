@@ -46,9 +46,13 @@ struct Received : troupe::DescriptorExchange {
   void send(int /*to_rank*/, int descriptor) override {
     descriptors.push_back(::fcntl(descriptor, F_DUPFD_CLOEXEC, 3));
   }
-  int receive(std::chrono::milliseconds /*timeout*/) override { return -1; }
+  int receive(std::chrono::milliseconds /*timeout*/) override {
+    asked += 1;
+    return -1;
+  }
 
   std::vector<int> descriptors;
+  int asked = 0;
 };
 
 /// What two ranks of a process have in common. Rank 1 takes its time: a descriptor reaches it when rank 0 waits for it.
@@ -126,6 +130,11 @@ struct KeepingStore : CompleteStore {
   std::map<std::string, std::string> values;
 };
 
+/// The rank that made the memory is gone.
+struct BereftStore : KeepingStore {
+  bool check(const std::vector<std::string>& /*keys*/) override { throw troupe::GroupLost("rank 7 is gone"); }
+};
+
 }  // namespace
 
 DOCTEST_TEST_CASE("a rank waits for shared memory as long as the group's timeout, and names who made it") {
@@ -139,6 +148,18 @@ DOCTEST_TEST_CASE("a rank waits for shared memory as long as the group's timeout
   const auto text = thrown_by([&] { make(1); });
   DOCTEST_CAPTURE(text);
   DOCTEST_CHECK(contains(text, "waited 100 ms (timeout_s) for the shared memory that rank 7 has made"));
+}
+
+DOCTEST_TEST_CASE("a rank hears at once that the one that made the shared memory is lost before it has come") {
+  const auto store = std::make_shared<BereftStore>();
+  const auto other = std::make_shared<Received>();
+  const auto make = [&](int rank, const std::shared_ptr<Received>& descriptors) {
+    troupe::ShmGroup group({.rank = rank, .members = {7, 9}, .prefix = "test", .timeout = std::chrono::minutes(1)},
+                           store, descriptors);
+  };
+  make(0, std::make_shared<Received>());
+  DOCTEST_CHECK_THROWS_AS(make(1, other), troupe::GroupLost);
+  DOCTEST_CHECK(other->asked == 1);
 }
 
 DOCTEST_TEST_CASE("a rank that makes many regions does not run ahead of the others") {
