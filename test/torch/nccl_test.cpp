@@ -105,6 +105,14 @@ DOCTEST_TEST_CASE("an NCCL library that is missing, or is none, is named") {
   DOCTEST_CHECK(error_of([] { troupe::NcclApi::load("libc.so.6"); }).says("has no ncclGetVersion"));
 }
 
+DOCTEST_TEST_CASE("workers load the NCCL library that TROUPE_NCCL_LIBRARY names") {
+  const EnvironmentGuard chosen("TROUPE_NCCL_LIBRARY", "/nowhere/x.so");
+  TestTrainer trainer({.backend = troupe::TorchConfig{.backend = "nccl"}, .num_workers = 1});
+  const auto error = error_of([&] { trainer->start(); });
+  DOCTEST_CAPTURE(error.text);
+  DOCTEST_CHECK(error.says("NCCL library not found: /nowhere/x.so"));
+}
+
 DOCTEST_TEST_CASE("NCCL is loaded at run time, tells its version, and fails with its own words without a GPU") {
   try {
     DOCTEST_CHECK(troupe::load_nccl().starts_with("2."));
