@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -75,6 +76,9 @@ DOCTEST_TEST_CASE("threads of a data loader compute alone, and the training keep
       auto loader = troupe::train::torch::prepare_data_loader(ThreadCounts(), {.batch_size = 1, .workers = 2});
       for (auto& [number, same] : loader) in_loader.insert(number.item<std::int64_t>());
     }
+    // The system still lists a thread for a moment when it has been joined.
+    const auto end = std::chrono::steady_clock::now() + patience;
+    while (thread_count(::getpid()) > before && std::chrono::steady_clock::now() < end) std::this_thread::yield();
     at::ones({1 << 22}).sum();
     return {in_loader, at::get_num_threads(), thread_count(::getpid()) - before + 1};
   });
