@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <map>
 #include <string>
 #include <utility>
@@ -107,9 +108,9 @@ void add_rounds(Rates& rates, int workers, const std::string& model, int rounds,
 }
 
 /// How much longer a step of a prepared model takes when there is nobody to talk to, in percent.
-void bench_overhead(const Output& output) {
+void bench_overhead(const Output& output, int rounds) {
   Rates rates;
-  add_rounds(rates, 1, "mlp", 60, 10);
+  add_rounds(rates, 1, "mlp", rounds, 10);
   // Of the faster half: what else the machine does only takes away from a rate, more than what is looked for.
   const double percent = (percentile(rates.plain, 0.75) / percentile(rates.prepared, 0.75) - 1) * 100;
   output.add({"ddp.overhead.w1", percent, "%", rates.plain.size(), 1, Figure::Better::lower});
@@ -125,8 +126,9 @@ void bench_ddp(const Output& output) {
     double times_torchrun;
   };
   const std::vector<Case> cases = {{"mlp", 10, 0.85, 1.8}, {"conv", 6, 0.85, 1.2}, {"lin25m", 3, 0.65, 2.0}};
-  constexpr int passes = 3;
-  constexpr int rounds = 7;
+  const bool quick = std::getenv("TROUPE_BENCH_QUICK") != nullptr;
+  const int passes = quick ? 1 : 3;
+  const int rounds = quick ? 1 : 7;
   std::vector<std::string> torchrun_cases;
   for (const auto& one : cases) torchrun_cases.push_back(fmt::format("{}:{}:{}", one.name, rounds, one.steps));
   std::map<std::string, Rates> all;
@@ -146,7 +148,7 @@ void bench_ddp(const Output& output) {
     output.add({name + ".independent", median(rates.plain), "steps/s", rates.plain.size(), 0, Figure::Better::higher});
     if (peer > 0) output.add({name + ".torchrun", peer, "steps/s", rates.torchrun.size(), 0, Figure::Better::higher});
   }
-  bench_overhead(output);
+  bench_overhead(output, quick ? 1 : 60);
 }
 
 }  // namespace troupe::bench
