@@ -111,7 +111,7 @@ void Node::Impl::signal(Token token, int signal_number) {
       record.last_signal_sent = signal_number;
       if (signal_number == SIGKILL) {  // a fork server that does not even fork is ended
         record.dead_since = std::chrono::steady_clock::now();
-        check_server_at(*record.dead_since + server_patience);
+        check_server_at(when_server_must_answer(record));
         wake();
       }
     } else {
@@ -196,10 +196,13 @@ void Node::Impl::at_exit() {
 }
 
 void Node::Impl::run() {
+  Lock lock(mutex_);
   for (;;) {
+    const int timeout = server_check_in();
+    lock.unlock();
     epoll_event events[64];
-    const int count = ::epoll_wait(epoll_.get(), events, 64, server_check_in());
-    Lock lock(mutex_);
+    const int count = ::epoll_wait(epoll_.get(), events, 64, timeout);
+    lock.lock();
     for (int i = 0; i < count; ++i) {
       handle(events[i].data.u64);
     }
@@ -244,7 +247,7 @@ void Node::Impl::handle(std::uint64_t key) {
   }
   if (!found->second.lost_with_server) {  // the fork server reaps it, and says how it ended
     found->second.dead_since = std::chrono::steady_clock::now();
-    return check_server_at(*found->second.dead_since + server_patience);
+    return check_server_at(when_server_must_answer(found->second));
   }
   worker_ended(found, {ProcessEvent::Kind::signaled, found->second.pid, SIGKILL, killed_with_server_text});
 }

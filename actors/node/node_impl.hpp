@@ -23,6 +23,8 @@ namespace troupe::node {
 
 /// A fork server that has not told of a death by then does nothing any more: somebody has stopped it.
 inline constexpr std::chrono::seconds server_patience{5};
+/// The same until it serves: a program that is run anew loads its libraries first.
+inline constexpr std::chrono::seconds server_start_patience{30};
 
 inline constexpr const char* killed_with_server_text = "killed with the fork server";
 
@@ -113,6 +115,7 @@ private:
   void start_server();
   void adopt_server(ForkServer server);
   void server_lost();
+  std::chrono::steady_clock::time_point when_server_must_answer(const WorkerRecord& killed) const;
   void check_server_at(std::chrono::steady_clock::time_point time);
   int server_check_in() const;
   void check_server();
@@ -137,7 +140,8 @@ private:
   std::uint64_t server_attempts_ = 0;  ///< how often one was asked for
   std::string server_error_;           ///< why the last one could not be had, or was lost
   bool watching_server_room_ = false;
-  std::optional<std::chrono::steady_clock::time_point> server_check_;  ///< used on the Node's thread only
+  std::chrono::steady_clock::time_point server_heard_;                 ///< when it came, or said something
+  std::optional<std::chrono::steady_clock::time_point> server_check_;  ///< the Node's thread looks then
   bool output_paused_ = false;
   std::atomic<bool> exiting_ = false;
   bool parked_ = false;

@@ -66,6 +66,7 @@ void Node::Impl::adopt_server(ForkServer server) {
   }
   server_ = std::move(server);
   server_said_hello_ = false;
+  server_heard_ = std::chrono::steady_clock::now();
   watching_server_room_ = false;
 }
 
@@ -97,6 +98,11 @@ void Node::Impl::server_lost() {
   }
 }
 
+// One that is still loading its libraries has other workers to start than the one that was killed.
+std::chrono::steady_clock::time_point Node::Impl::when_server_must_answer(const WorkerRecord& killed) const {
+  return std::max(*killed.dead_since, server_heard_) + (server_said_hello_ ? server_patience : server_start_patience);
+}
+
 void Node::Impl::check_server_at(std::chrono::steady_clock::time_point time) {
   server_check_ = server_check_ ? std::min(*server_check_, time) : time;
 }
@@ -121,11 +127,12 @@ void Node::Impl::check_server() {
     if (!record.dead_since || record.lost_with_server) {
       continue;
     }
-    if (now - *record.dead_since >= server_patience) {
+    const auto due = when_server_must_answer(record);
+    if (now >= due) {
       signal_pidfd(server_.pidfd.get(), SIGKILL);
       return;
     }
-    check_server_at(*record.dead_since + server_patience);
+    check_server_at(due);
   }
 }
 

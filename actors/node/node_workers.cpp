@@ -90,6 +90,7 @@ void Node::Impl::handle_server() {
 }
 
 void Node::Impl::handle_server_event(const ForkEvent& event, std::vector<UniqueFd> fds) {
+  server_heard_ = std::chrono::steady_clock::now();
   if (event.kind == ForkEvent::Kind::hello) {
     server_said_hello_ = true;
     return;
@@ -113,6 +114,7 @@ void Node::Impl::handle_server_event(const ForkEvent& event, std::vector<UniqueF
 void Node::Impl::worker_forked(Token token, WorkerRecord& record, pid_t pid, UniqueFd pidfd) {
   record.pid = pid;
   record.pidfd = std::move(pidfd);
+  record.dead_since.reset();  // was it to be killed before: it is now
   record.output.set_origin(record.request.rank, pid);
   if (!output_paused_) {
     watch_output(token, record);

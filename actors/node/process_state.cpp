@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "actors/node/process_state.hpp"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -24,6 +25,15 @@ std::vector<std::string> copy_environment() {
   return result;
 }
 
+/// A program that was started with one of them closed would have our sockets there, and print into them.
+void open_standard_streams() {
+  UniqueFd next;
+  do {
+    next.release();
+    next.reset(::open("/dev/null", O_RDWR));
+  } while (next && next.get() <= STDERR_FILENO);
+}
+
 }  // namespace
 
 ProcessState& process_state() {
@@ -40,6 +50,7 @@ void init_processes(int argc, char** argv, WorkerMain worker_main) {
   state.program_name = argc > 0 ? argv[0] : "troupe";
   state.environment = copy_environment();
   serve_if_asked(argc, argv, worker_main);
+  open_standard_streams();
   ::signal(SIGPIPE, SIG_IGN);
   if (has_one_thread()) {
     state.early = fork_fork_server(worker_main);

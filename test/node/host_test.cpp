@@ -82,6 +82,15 @@ DOCTEST_TEST_CASE("exit in a fork of the host's own leaves the workers alone") {
   DOCTEST_CHECK(goes_away(pids.worker));
 }
 
+DOCTEST_TEST_CASE("what a host prints into streams that were closed before it began does not reach the fork server") {
+  for (const auto& environment : both_ways) {
+    Program program({"--host=print_into_closed_streams"}, environment);
+    DOCTEST_CHECK(program.read_line() == "still there");
+    open_pids(program.read_line());
+    DOCTEST_CHECK(WEXITSTATUS(program.wait()) == 7);
+  }
+}
+
 DOCTEST_TEST_CASE("a host that did not call init is told so") {
   Program program({"--host=without_init"});
   const auto line = program.read_line();

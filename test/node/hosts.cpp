@@ -126,6 +126,22 @@ int exit_in_own_fork() {
   return 7;
 }
 
+/// It began without a stdin and a stderr: whatever is in their places, it is no way to the fork server.
+int print_into_closed_streams() {
+  const auto event = launch().first.get();
+  const auto server = Node::instance().fork_server_pid();
+  for (const int stream : {STDIN_FILENO, STDERR_FILENO}) {
+    if (::write(stream, "x\n", 2) != 2) {
+      say("no stream");
+    }
+  }
+  const bool same =
+      launch().first.get().kind == ProcessEvent::Kind::forked && Node::instance().fork_server_pid() == server;
+  say(same ? "still there" : "lost");
+  say_pids(event);
+  return 7;
+}
+
 int without_worker() { return 7; }
 
 int without_init() {
@@ -167,6 +183,7 @@ int play_host(std::string_view name) {
       {"exit_in_drain", exit_in_drain},
       {"exit_with_stopped_server", exit_with_stopped_server},
       {"exit_in_own_fork", exit_in_own_fork},
+      {"print_into_closed_streams", print_into_closed_streams},
       {"wait_for_ever", wait_for_ever},
       {"without_worker", without_worker},
       {"without_init", without_init},

@@ -3,6 +3,7 @@
 // asks for it with `--host=`.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <string_view>
@@ -35,6 +36,10 @@ int main(int argc, char** argv) {
   }
   if (is_set("TROUPE_TEST_REEXEC") && (!is_fork_server || is_set("TROUPE_TEST_THREAD_IN_SERVER"))) {
     start_idle_thread();
+  }
+  if (first == "--host=print_into_closed_streams") {
+    ::close(STDIN_FILENO);
+    ::close(STDERR_FILENO);
   }
   if (first != "--host=without_init") {
     troupe::node::init_processes(argc, argv, troupe::test::obey_commands);
