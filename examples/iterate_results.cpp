@@ -7,7 +7,8 @@
 // Output: epoch 1: loss 0\.25
 // Output: epoch 2: loss 0\.125
 // Output: finished true, results \[0\.125,0\.125\]
-// Last line: left early at loss 0\.125: finished false, results \[null,null\]
+// Output: left at loss 0\.125: finished false, results \[0\.0078125,0\.0078125\]
+// Last line: stopped at loss 0\.125
 #include <iostream>
 #include <vector>
 
@@ -27,7 +28,7 @@ double train_func(const troupe::Config& config) {
   return loss;
 }
 
-// Never ends by itself. When the driver has left the loop, report() throws troupe::Stopped: let it pass.
+// Never ends by itself. When the iterator is gone, report() throws troupe::Stopped: let it pass.
 void train_for_ever() {
   for (double loss = 1;; loss /= 2) train::report({{"loss", loss}});
 }
@@ -41,17 +42,27 @@ void take_all_rounds(troupe::Trainer& trainer, int num_epochs) {
   if (auto results = rounds.get_final_results()) std::cout << ", results " << troupe::Json(*results) << "\n";
 }
 
+// The function goes on to its end, but nobody looks at its further rounds.
 void leave_early(troupe::Trainer& trainer) {
-  auto rounds = trainer.run_iterator(troupe::fn<train_for_ever>);
+  auto rounds = trainer.run_iterator(troupe::fn<train_func>, {.config = {{"num_epochs", 7}}});
   for (auto& round : rounds) {
     if (round[0]["loss"].get<double>() > 0.125) continue;
-    std::cout << "left early at loss " << round[0]["loss"];
+    std::cout << "left at loss " << round[0]["loss"];
     break;
   }
   std::cout << ": finished " << std::boolalpha << rounds.is_finished();
-  // Without `force` there is nothing yet. With it the run is stopped, and ranks that did not return give null.
+  // Without `force` there is nothing yet.
   if (auto results = rounds.get_final_results(/*force=*/true))
     std::cout << ", results " << troupe::Json(*results) << "\n";
+}
+
+// The end of the iterator, here that of the loop, stops the function.
+void stop_early(troupe::Trainer& trainer) {
+  for (auto& round : trainer.run_iterator(troupe::fn<train_for_ever>)) {
+    if (round[0]["loss"].get<double>() > 0.125) continue;
+    std::cout << "stopped at loss " << round[0]["loss"] << "\n";
+    break;
+  }
 }
 
 int run(int argc, char** argv) {
@@ -66,6 +77,7 @@ int run(int argc, char** argv) {
   trainer.start();
   take_all_rounds(trainer, num_epochs);
   leave_early(trainer);  // the same workers, a second run
+  stop_early(trainer);
   trainer.shutdown();
   return 0;
 }

@@ -53,8 +53,8 @@ public:
 
   /// True once all rounds were taken and the function has returned on all ranks.
   bool is_finished() const;
-  /// The ranks' results once finished; nothing before, unless `force`: then the run is stopped first, and ranks that
-  /// did not return give null.
+  /// The ranks' results once finished; nothing before, unless `force`: then the rounds that are left are dropped until
+  /// the function has returned. (Dropping the iterator stops the function.)
   std::optional<RunResults> get_final_results(bool force = false);
   /// The API review's name: the results of a finished run; throws invalid_state before.
   RunResults get_returns();

@@ -68,14 +68,15 @@ DOCTEST_TEST_CASE("before the end there are no results") {
   });
 }
 
-DOCTEST_TEST_CASE("get_final_results with force ends the run") {
+DOCTEST_TEST_CASE("get_final_results with force drops the rounds that are left and waits for the results") {
   on_both_placements([](Placement placement) {
     TestTrainer trainer({.num_workers = 2, .placement = placement});
-    auto iterator = trainer->run_iterator(fn<report_until_stopped>);
+    auto iterator = trainer->run_iterator(fn<report_three>);
     iterator.begin();
+    DOCTEST_CHECK(!iterator.is_finished());
     const auto results = iterator.get_final_results(true);
     DOCTEST_REQUIRE(results.has_value());
-    DOCTEST_CHECK(Json(*results).dump() == "[null,null]");
+    DOCTEST_CHECK(Json(*results).dump() == "[0,10]");
     DOCTEST_CHECK(iterator.is_finished());
     auto finished = trainer->run_iterator(fn<report_three>);
     auto round = finished.begin();
@@ -127,7 +128,7 @@ DOCTEST_TEST_CASE("an error of the function is thrown inside the loop after the 
 DOCTEST_TEST_CASE("an iterator can be moved and replaced") {
   on_both_placements([](Placement placement) {
     TestTrainer trainer({.num_workers = 1, .placement = placement});
-    auto first = trainer->run_iterator(fn<report_until_stopped>);
+    auto first = trainer->run_iterator(fn<report_three>);
     first.begin();
     auto second = std::move(first);
     DOCTEST_CHECK(second.begin()->at(0)["i"] == 1);
