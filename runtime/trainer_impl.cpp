@@ -89,6 +89,23 @@ std::future<std::vector<int>> ask_to_end(const TrainerActor& trainer, std::chron
   return gone->get_future();
 }
 
+/// Gives the ranks that do not stop.
+std::vector<int> end_actors(const TrainerActor& trainer, std::chrono::milliseconds patience) {
+  auto result = ask_to_end(trainer, patience);
+  if (result.wait_for(patience + longest_end) != std::future_status::ready)
+    throw Error(ErrorCode::internal, "the worker group did not end");
+  return result.get();
+}
+
+void throw_if_stuck(const std::vector<int>& ranks, std::chrono::milliseconds patience) {
+  if (ranks.empty()) return;
+  throw Error(ErrorCode::deadline,
+              fmt::format("thread rank {} did not stop within {} ms (shutdown_deadline) and is left behind: let the "
+                          "function call train::report() or check train::should_stop(), or use placement process",
+                          fmt::join(ranks, ", "), patience.count()),
+              ranks.front());
+}
+
 /// The group keeps the deadlines, a new one for each phase of each try; this one is for a group that fails to.
 std::chrono::milliseconds longest_start(const Settings& settings) {
   constexpr int phases = 2;  // workers are set up, and form a group
@@ -199,7 +216,7 @@ void TrainerImpl::check_gpus() const {
     throw Error(ErrorCode::start_failed,
                 fmt::format("the workers need {} GPUs, but this host has {}: use fewer workers, or use_gpu = false",
                             wanted, gpu_count()));
-  if (wanted == 0 && settings_.backend.name == "torch" && gpu_count() > 0)
+  if (wanted == 0 && !settings_.local_mode() && gpu_count() > 0)
     log_warning("this host has {} GPUs that the workers do not use: use_gpu = true gives each of them one",
                 gpu_count());
 }
@@ -224,6 +241,7 @@ void TrainerImpl::start(const Fn& hook, const ObjectSpec& object) {
   used_in_ = ::getpid();
   {
     std::lock_guard lock(mutex_);
+    if (starting_) throw Error(ErrorCode::invalid_state, "the trainer is being started on another thread: wait for it");
     starting_ = made;
   }
   std::exception_ptr failure;
@@ -232,16 +250,18 @@ void TrainerImpl::start(const Fn& hook, const ObjectSpec& object) {
   } catch (...) {
     failure = std::current_exception();
   }
+  bool is_wanted = false;
   {
     std::lock_guard lock(mutex_);
-    const bool wanted = std::exchange(starting_, nullptr) != nullptr;
-    if (wanted && !failure) {
+    is_wanted = starting_ == made;
+    if (is_wanted) starting_ = nullptr;
+    if (is_wanted && !failure) {
       group_ = std::move(made);
       return;
     }
   }
-  if (failure) std::rethrow_exception(failure);
-  end(*made);
+  if (is_wanted) std::rethrow_exception(failure);
+  if (!failure) end(*made);
   throw Error(ErrorCode::invalid_state, "the trainer was shut down while it started");
 }
 
@@ -346,7 +366,7 @@ void TrainerImpl::shutdown(std::chrono::milliseconds patience) {
     run = active_run_.lock();
   }
   // start(), on another thread, throws then.
-  if (starting) ask_to_end(starting, patience).wait_for(patience + longest_end);
+  if (starting) throw_if_stuck(end_actors(starting, patience), patience);
   if (!ended) return;
   if (ended->local) {
     ended->local->forget_trainer();  // handles may outlive it, whatever its function does
@@ -357,21 +377,16 @@ void TrainerImpl::shutdown(std::chrono::milliseconds patience) {
     }
     if (!run || run->wait_for(patience)) return ended->local->end();
     throw Error(ErrorCode::deadline,
-                fmt::format("the function did not stop within {} ms (shutdown_deadline)", patience.count()));
+                fmt::format("the function did not stop within {} ms (shutdown_deadline): let it call train::report() "
+                            "or check train::should_stop(), or use a worker process (num_workers = 1)",
+                            patience.count()),
+                0);
   }
   ended->calls->close();
-  auto result = ask_to_end(ended->trainer, patience);
-  if (result.wait_for(patience + longest_end) != std::future_status::ready)
-    throw Error(ErrorCode::internal, "the worker group did not end");
-  const auto stuck = result.get();
+  const auto stuck = end_actors(ended->trainer, patience);
   // It may not have begun yet: then nobody else ends it.
   if (run) run->finish(failed_run(ErrorCode::invalid_state, shut_down_text));
-  if (!stuck.empty())
-    throw Error(ErrorCode::deadline,
-                fmt::format("thread rank {} did not stop within {} ms (shutdown_deadline) and is left behind: let the "
-                            "function call train::report() or check train::should_stop(), or use placement process",
-                            fmt::join(stuck, ", "), patience.count()),
-                stuck.front());
+  throw_if_stuck(stuck, patience);
 }
 
 // ---- runs -----------------------------------------------------------------------------------------------------------

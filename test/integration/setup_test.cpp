@@ -59,24 +59,29 @@ private:
 const bool noting_is_registered =
     register_backend("noting", [](const Json& options) { return std::make_unique<NotingBackend>(options); });
 
-/// Says that it is there, and, in a process of its own, never comes to an end.
+/// Says that it is there, and, in a process of its own, never comes to an end; with `until`, a FIFO, not before something
+/// is written there.
 class LingeringBackend : public Backend {
 public:
-  explicit LingeringBackend(fs::path told) : told_(std::move(told)) {}
+  explicit LingeringBackend(const Json& options)
+      : told_(options["fifo"].get<std::string>()), until_(options.value("until", "")) {}
 
   void on_setup(const BackendContext& context) override {
-    if (context.world_rank == 0) write_fifo(told_, "here");
+    if (context.world_rank == 0) {
+      write_fifo(told_, "here");
+      if (std::string ignored; !until_.empty()) std::getline(std::ifstream(until_), ignored);
+    }
     while (context.own_process) ::pause();
   }
   void on_start(const BackendContext&) override {}
 
 private:
   fs::path told_;
+  fs::path until_;
 };
 
-const bool lingering_is_registered = register_backend("lingering", [](const Json& options) {
-  return std::make_unique<LingeringBackend>(options["fifo"].get<std::string>());
-});
+const bool lingering_is_registered = register_backend(
+    "lingering", [](const Json& options) { return std::make_unique<LingeringBackend>(options); });
 
 void report_until_stopped() {
   for (;;) train::report({{"x", 1}});
@@ -120,6 +125,29 @@ DOCTEST_TEST_CASE("shutdown on another thread ends a run that is still starting 
     DOCTEST_CHECK_MESSAGE(error.says("shut down"), error.text);
     DOCTEST_CHECK_FALSE(trainer->started());
   });
+}
+
+DOCTEST_TEST_CASE("shutdown names a thread rank that hangs while it starts, and another start waits for neither") {
+  const TempFolder folder;
+  const Fifo here(folder.path() / "here");
+  const Fifo until(folder.path() / "until");
+  TestTrainer trainer(
+      {.backend = BackendConfig("lingering", {{"fifo", here.path().string()}, {"until", until.path().string()}}),
+       .num_workers = 2,
+       .placement = Placement::thread,
+       .shutdown_deadline = std::chrono::milliseconds(100)});
+  auto starter = std::async(std::launch::async, [&] { return error_of([&] { trainer->start(); }); });
+  here.read();
+  const auto second = error_of([&] { trainer->start(); });
+  DOCTEST_CHECK(second.code == ErrorCode::invalid_state);
+  DOCTEST_CHECK(second.says("being started on another thread"));
+  const auto shutdown = error_of([&] { trainer->shutdown(); });
+  DOCTEST_CHECK(shutdown.code == ErrorCode::deadline);
+  DOCTEST_CHECK(shutdown.says("thread rank 0 did not stop"));
+  const auto start = starter.get();
+  DOCTEST_CHECK(start.code == ErrorCode::invalid_state);
+  DOCTEST_CHECK(start.says("shut down while it started"));
+  write_fifo(until.path(), "go on");
 }
 
 DOCTEST_TEST_CASE("local mode takes the backend down when the object cannot be made") {
