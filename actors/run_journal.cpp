@@ -9,6 +9,7 @@
 #include <chrono>
 #include <utility>
 
+#include "checkpoint/file.hpp"
 #include "runtime/base/host.hpp"
 #include "runtime/base/log.hpp"
 
@@ -82,7 +83,7 @@ bool is_further(std::int64_t iteration, std::int64_t& furthest) {
 }
 
 RunJournal::RunJournal(const std::filesystem::path& directory, bool resume, Json about)
-    : file_(std::in_place, (std::filesystem::create_directories(directory), directory / "journal")) {
+    : file_(std::in_place, (make_folder(directory), directory / "journal")) {
   const auto& records = file_->records();
   for (const auto& record : records)
     epoch_ = std::max(epoch_, static_cast<std::uint32_t>(record.value("generation", std::uint64_t{0}) >> 32U) + 1);

@@ -19,6 +19,7 @@
 
 #include "actors/run_journal.hpp"
 #include "actors/system.hpp"
+#include "checkpoint/file.hpp"
 #include "checkpoint/keeper.hpp"
 #include "checkpoint/storage/mirror.hpp"
 #include "runtime/actor_calls.hpp"
@@ -482,7 +483,7 @@ std::pair<std::filesystem::path, bool> TrainerImpl::next_run_dir(bool resume, co
   if (resume && !storage_path.empty())  // another machine's run
     if (const auto run =
             storage::latest_stored_run(*storage::open_storage(storage_path), logdir_.filename().string())) {
-      std::filesystem::create_directories(logdir_ / *run / "logs");
+      make_folder(logdir_ / *run / "logs");
       return {logdir_ / *run, true};
     }
   return {make_run_dir(logdir_), false};

@@ -58,6 +58,15 @@ Decision restart(FailureKind cause, const std::string& error, Time time = Clock:
 
 }  // namespace
 
+DOCTEST_TEST_CASE("a journal whose folder cannot be made is an error of ours that names it") {
+  const TempFolder folder;
+  std::ofstream(folder.path() / "file") << "no folder";
+  const auto place = folder.path() / "file" / "run_001";
+  const auto error = troupe::test::thrown_by([&] { RunJournal(place, false, Json::object()); });
+  DOCTEST_CHECK_MESSAGE(error.starts_with("io: "), error);
+  DOCTEST_CHECK_MESSAGE(troupe::test::contains(error, place.string()), error);
+}
+
 DOCTEST_TEST_CASE("a new journal has no history") {
   const TempFolder folder;
   RunJournal journal(folder.path(), false, Json::object());
