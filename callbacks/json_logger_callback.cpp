@@ -11,7 +11,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -41,16 +43,51 @@ std::string element_of(const std::vector<Json>& results, const std::optional<std
 }
 
 /// A run that goes on in its folder finds the file of its earlier part there: it becomes results_1.json, and so on.
-void set_aside(const std::filesystem::path& path) {
+const std::filesystem::path& set_aside(const std::filesystem::path& path) {
   std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) return;
+  if (!std::filesystem::exists(path, ignored)) return path;
   const auto earlier = [&](int number) {
     return path.parent_path() / fmt::format("{}_{}{}", path.stem().string(), number, path.extension().string());
   };
   int number = 1;
   while (std::filesystem::exists(earlier(number), ignored)) ++number;
   std::filesystem::rename(path, earlier(number), ignored);
+  return path;
 }
+
+/// A file has one writer: a second one would empty the copy that the first writes to.
+class Claim {
+public:
+  explicit Claim(const std::filesystem::path& path) {
+    std::error_code error;
+    path_ = std::filesystem::weakly_canonical(path, error);
+    if (error) path_ = path;
+    std::lock_guard lock(mutex());
+    if (!claimed().insert(path_).second)
+      throw Error(ErrorCode::invalid_option,
+                  fmt::format("another JsonLoggerCallback writes {}: give this one another JsonLoggerOptions::filename",
+                              path.string()));
+  }
+  ~Claim() {
+    std::lock_guard lock(mutex());
+    claimed().erase(path_);
+  }
+  Claim(const Claim&) = delete;
+  Claim& operator=(const Claim&) = delete;
+
+private:
+  // Never destroyed: callbacks may have static storage.
+  static std::mutex& mutex() {
+    static auto* const instance = new std::mutex;
+    return *instance;
+  }
+  static std::set<std::filesystem::path>& claimed() {
+    static auto* const instance = new std::set<std::filesystem::path>;
+    return *instance;
+  }
+
+  std::filesystem::path path_;
+};
 
 /// One of the two files.
 class Copy {
@@ -114,10 +151,11 @@ std::filesystem::path make_parent(std::filesystem::path path) {
 
 class JsonLoggerCallback::File {
 public:
-  explicit File(std::filesystem::path path)
+  File(std::filesystem::path path, bool keep_earlier)
       : path_(make_parent(std::move(path))),
+        claim_(path_),
         next_path_(path_.parent_path() / fmt::format(".{}.next", path_.filename().string())),
-        copy_(path_) {
+        copy_(keep_earlier ? set_aside(path_) : path_) {
     std::error_code ignored;
     if (!std::filesystem::is_regular_file(std::filesystem::symlink_status(path_, ignored))) return;  // keeps its name
     next_.emplace(next_path_);
@@ -154,6 +192,7 @@ private:
   }
 
   std::filesystem::path path_;
+  Claim claim_;
   std::filesystem::path next_path_;
   Copy copy_;                 ///< that is seen
   std::optional<Copy> next_;  ///< that is written to
@@ -177,8 +216,8 @@ JsonLoggerCallback::~JsonLoggerCallback() = default;
 void JsonLoggerCallback::start_training(const TrainingInfo& info) {
   const auto& folder = options_.logdir.empty() ? info.logdir : options_.logdir;
   path_ = std::filesystem::absolute(folder / options_.filename);
-  if (options_.logdir.empty()) set_aside(path_);
-  file_ = std::make_unique<File>(path_);
+  file_.reset();
+  file_ = std::make_unique<File>(path_, options_.logdir.empty());
 }
 
 void JsonLoggerCallback::handle_result(const std::vector<Json>& results, const ResultInfo& /*info*/) {

@@ -33,7 +33,7 @@ struct JsonLoggerOptions {
 /// Writes a JSON array with one element a round: the list of the logged ranks' metrics. Constant cost a report, and
 /// the file is valid JSON at any moment, whatever kills the program (on NFS and other file systems without
 /// RENAME_EXCHANGE a kill in the middle of a report can cut its element). Until finish_training() a second copy lies
-/// beside it, `.results.json.next`. NaN and infinity are written as null.
+/// beside it, `.results.json.next`. NaN and infinity are written as null. Two in one run need different filenames.
 class JsonLoggerCallback : public TrainingCallback {
 public:
   explicit JsonLoggerCallback(JsonLoggerOptions options = {});

@@ -197,6 +197,28 @@ DOCTEST_TEST_CASE("a run that goes on in its folder keeps the file of its earlie
   DOCTEST_CHECK(epoch_in("results.json") == 2);
 }
 
+DOCTEST_TEST_CASE("a second callback for the same file is refused, and the file of the first is whole") {
+  TempFolder folder;
+  std::filesystem::create_directory_symlink(".", folder.path() / "link");
+  JsonLoggerCallback first;
+  JsonLoggerCallback second;
+  first.start_training({.logdir = folder.path()});
+  first.handle_result(round_of(0), {});
+  for (const auto& same : {folder.path(), folder.path() / "link"})
+    DOCTEST_CHECK(contains(thrown_by([&] { second.start_training({.logdir = same}); }),
+                           "invalid_option: another JsonLoggerCallback writes "));
+  first.handle_result(round_of(1), {});
+  DOCTEST_CHECK(Json::parse(read_file(folder.path() / "results.json")).size() == 2);
+  DOCTEST_CHECK(!std::filesystem::exists(folder.path() / "results_1.json"));
+  JsonLoggerCallback other({.filename = "others.json"});
+  other.start_training({.logdir = folder.path()});
+  first.start_training({.logdir = folder.path()});  // its own file is not another's
+  first.finish_training(false);
+  second.start_training({.logdir = folder.path()});
+  second.handle_result(round_of(2), {});
+  DOCTEST_CHECK(Json::parse(read_file(folder.path() / "results.json"))[0][0]["epoch"] == 2);
+}
+
 DOCTEST_TEST_CASE("bad options of the JSON logger are refused") {
   DOCTEST_CHECK(contains(thrown_by([] { JsonLoggerCallback({.workers_to_log = {{0, -1}}}); }),
                          "invalid_option: JsonLoggerOptions::workers_to_log has the rank -1"));
