@@ -24,7 +24,7 @@ RunResult failed_run(ErrorCode code, std::string text) {
 
 void Run::attach(std::shared_ptr<RunControl> control) {
   std::lock_guard lock(mutex_);
-  control_ = std::move(control);
+  if (!result_) control_ = std::move(control);  // finish() has dropped what there was
 }
 
 std::shared_ptr<RunControl> Run::control() const {

@@ -3,16 +3,21 @@
 #include "actors/run.hpp"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <unistd.h>
 
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include <troupe/run_iterator.hpp>
+
 #include "actors/protocols.hpp"
 #include "actors/system.hpp"
 #include "runtime/actor_calls.hpp"
 #include "runtime/callback_thread.hpp"
+#include "test/unit/temp_folder.hpp"
 
 using namespace troupe;
 using detail::Run;
@@ -36,6 +41,21 @@ int rounds_left(Run& run) {
   int count = 0;
   while (run.next_round(results, info)) ++count;
   return count;
+}
+
+/// What `body` writes to stderr.
+template <class Body>
+std::string logged_by(Body&& body) {
+  const test::TempFolder folder;
+  const auto path = folder.path() / "stderr";
+  const int file = ::open(path.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0666);
+  const int saved = ::dup(STDERR_FILENO);
+  ::dup2(file, STDERR_FILENO);
+  body();
+  ::dup2(saved, STDERR_FILENO);
+  ::close(saved);
+  ::close(file);
+  return test::read_file(path);
 }
 
 struct Throwing : TrainingCallback {
@@ -108,6 +128,19 @@ DOCTEST_TEST_CASE("a run that nobody waits for is concluded when it finishes") {
   DOCTEST_CHECK(told == 1);
 }
 
+DOCTEST_TEST_CASE("an iterator that is dropped says what its run still waits for") {
+  for (const bool can_end_at_once : {true, false}) {
+    detail::RunSpec spec;
+    spec.patience = std::chrono::milliseconds(1);
+    spec.can_end_at_once = can_end_at_once;
+    const auto run = std::make_shared<Run>(std::move(spec));
+    run->begin();
+    const auto text = logged_by([&] { const RunIterator dropped(run); });
+    DOCTEST_CHECK((text.find("its checkpoints are still being written") != std::string::npos) == can_end_at_once);
+    DOCTEST_CHECK((text.find("its function does not stop") != std::string::npos) != can_end_at_once);
+  }
+}
+
 DOCTEST_TEST_CASE("a run that nobody has begun ends without being carried out") {
   const auto run = std::make_shared<Run>(detail::RunSpec{});
   run->stop(engine::StopReason::failure);
@@ -118,6 +151,24 @@ DOCTEST_TEST_CASE("a run that nobody has begun ends without being carried out") 
   begun->begin();
   begun->finish_unless_begun(detail::failed_run(ErrorCode::invalid_state, "shut down"));
   DOCTEST_CHECK_FALSE(begun->finished());
+}
+
+DOCTEST_TEST_CASE("a run that has finished keeps no way back, also if that comes later") {
+  struct Nothing : detail::RunControl {
+    void consumed(std::uint64_t, std::uint32_t) override {}
+    void stop(engine::StopReason, std::optional<engine::Failure>) override {}
+  };
+  const auto run = std::make_shared<Run>(detail::RunSpec{});
+  const auto attached = [&] {
+    const auto control = std::make_shared<Nothing>();
+    run->attach(control);
+    return std::weak_ptr<Nothing>(control);
+  };
+  const auto before = attached();
+  DOCTEST_CHECK(!before.expired());
+  run->finish({});
+  DOCTEST_CHECK(before.expired());
+  DOCTEST_CHECK(attached().expired());
 }
 
 DOCTEST_TEST_CASE("a run that meets the end of its trainer fails, before it and behind it") {
