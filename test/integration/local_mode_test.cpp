@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <future>
 #include <thread>
 
 #include "test/integration/support.hpp"
@@ -219,6 +220,28 @@ DOCTEST_TEST_CASE("local mode survives a thread that reports when the run is ove
       {.config = {{"gate", gate.path()}}});
   write_fifo(gate.path(), "x");
   late.join();
+  DOCTEST_CHECK(trainer->run(fn<report_three>).size() == 1);
+}
+
+DOCTEST_TEST_CASE("local mode says what to change when its function does not stop, and the run ends when that does") {
+  static std::promise<void> begun;
+  static std::promise<void> may_return;
+  TestTrainer trainer({.num_workers = 0, .shutdown_deadline = std::chrono::milliseconds(1)});
+  auto rounds = trainer->run_iterator([] {
+    begun.set_value();
+    may_return.get_future().wait();
+  });
+  begun.get_future().wait();
+  const auto stuck = error_of([&] { trainer->shutdown(); });
+  may_return.set_value();
+  DOCTEST_CHECK(stuck.code == ErrorCode::deadline);
+  DOCTEST_CHECK(stuck.rank == 0);
+  DOCTEST_CHECK(stuck.says("did not stop within 1 ms (shutdown_deadline): let it call train::report()"));
+  const auto ended = error_of([&] { rounds.get_final_results(true); });
+  DOCTEST_CHECK(ended.code == ErrorCode::invalid_state);
+  DOCTEST_CHECK(ended.says("shut down"));
+  const auto story = Json::parse(read_file(trainer->latest_run_dir() / "run.json"));
+  DOCTEST_CHECK(story["outcome"]["status"] == "failed");
   DOCTEST_CHECK(trainer->run(fn<report_three>).size() == 1);
 }
 
