@@ -59,8 +59,8 @@ private:
 const bool noting_is_registered =
     register_backend("noting", [](const Json& options) { return std::make_unique<NotingBackend>(options); });
 
-/// Says that it is there, and, in a process of its own, never comes to an end; with `until`, a FIFO, not before something
-/// is written there.
+/// Says that it is there, and, in a process of its own, never comes to an end; with `until`, a FIFO, not before
+/// something is written there.
 class LingeringBackend : public Backend {
 public:
   explicit LingeringBackend(const Json& options)
@@ -80,8 +80,8 @@ private:
   fs::path until_;
 };
 
-const bool lingering_is_registered = register_backend(
-    "lingering", [](const Json& options) { return std::make_unique<LingeringBackend>(options); });
+const bool lingering_is_registered =
+    register_backend("lingering", [](const Json& options) { return std::make_unique<LingeringBackend>(options); });
 
 void report_until_stopped() {
   for (;;) train::report({{"x", 1}});
