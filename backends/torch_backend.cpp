@@ -46,14 +46,15 @@ std::optional<int> chosen_threads() {
 
 int threads_for(const BackendContext& context) { return std::max(1, chosen_threads().value_or(context.threads)); }
 
-/// libgomp reads the policy when it is loaded, before troupe can set anything: only the user can.
+/// libgomp reads the policy when it is loaded: it is too late for this process.
 void warn_of_spinning(int threads, int workers) {
   if (threads == 1 || threads * workers <= detail::core_count()) return;
   for (const char* chosen : {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"})
     if (std::getenv(chosen)) return;
   log_warning(
-      "{} workers with {} threads each share {} cores, and OpenMP's threads spin while they wait: start the program "
-      "with OMP_WAIT_POLICY=PASSIVE, or use fewer threads (OMP_NUM_THREADS, cpus_per_worker)",
+      "{} workers with {} threads each share {} cores, and OpenMP's threads spin while they wait: call "
+      "troupe::init(argc, argv, {{.passive_threads = true}}), start the program with OMP_WAIT_POLICY=PASSIVE, or use "
+      "fewer threads (OMP_NUM_THREADS, cpus_per_worker)",
       workers, threads, detail::core_count());
 }
 

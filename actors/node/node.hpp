@@ -94,10 +94,12 @@ struct WorkerStart {
 };
 using WorkerMain = void (*)(const WorkerStart&);
 
+/// `executed` if what is loaded already must not be what workers have.
+enum class FirstServer { forked, executed };
 /// The process part of troupe::init(): in a re-executed fork server it never returns; otherwise it forks the fork
-/// server if this process has one thread (else that is left to a re-exec at the first launch). Each worker calls
-/// `worker_main` and `_exit(0)`s after it. Also ignores SIGPIPE.
-void init_processes(int argc, char** argv, WorkerMain worker_main);
+/// server if that may be and this process has one thread (else that is left to a re-exec at the first launch). Each
+/// worker calls `worker_main` and `_exit(0)`s after it. Also ignores SIGPIPE.
+void init_processes(int argc, char** argv, WorkerMain worker_main, FirstServer first = FirstServer::forked);
 /// The environment as it was when the fork server was made: "NAME=value" strings.
 const std::vector<std::string>& environment_at_init();
 

@@ -41,7 +41,7 @@ ProcessState& process_state() {
   return *state;
 }
 
-void init_processes(int argc, char** argv, WorkerMain worker_main) {
+void init_processes(int argc, char** argv, WorkerMain worker_main, FirstServer first) {
   auto& state = process_state();
   if (state.initialized) {
     return;
@@ -52,7 +52,7 @@ void init_processes(int argc, char** argv, WorkerMain worker_main) {
   serve_if_asked(argc, argv, worker_main);
   open_standard_streams();
   ::signal(SIGPIPE, SIG_IGN);
-  if (has_one_thread()) {
+  if (first == FirstServer::forked && has_one_thread()) {
     state.early = fork_fork_server(worker_main);
   }
   std::atexit(end_early_server);

@@ -75,6 +75,19 @@ DOCTEST_TEST_CASE("workers see what the driver set and unset after init") {
   DOCTEST_CHECK(found.at(0).dump() == R"({"OMP_NUM_THREADS":"7","TROUPE_TEST_VARIABLE":"a=b c","PATH":null})");
 }
 
+DOCTEST_TEST_CASE("threads of workers are passive if init is told so and the environment has no policy") {
+  const auto policies = [](const char* wait_policy, const char* spin_count, bool wanted) {
+    const EnvironmentGuard wait("OMP_WAIT_POLICY", wait_policy);
+    const EnvironmentGuard spin("GOMP_SPINCOUNT", spin_count);
+    const EnvironmentGuard init("TROUPE_TEST_PASSIVE_THREADS", wanted ? "1" : nullptr);
+    return Program("policies").read_line();
+  };
+  DOCTEST_CHECK(policies(nullptr, nullptr, false) == "none none");
+  DOCTEST_CHECK(policies(nullptr, nullptr, true) == "PASSIVE PASSIVE");
+  DOCTEST_CHECK(policies("ACTIVE", nullptr, true) == "ACTIVE ACTIVE");
+  DOCTEST_CHECK(policies(nullptr, "1000", true) == "none none");
+}
+
 DOCTEST_TEST_CASE("workers work where the driver was at start") {
   TempFolder elsewhere;
   const auto before = fs::current_path();

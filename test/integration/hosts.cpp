@@ -7,8 +7,11 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
+#include <fstream>
 #include <iostream>
 #include <map>
+#include <semaphore>
 #include <thread>
 
 #include <fmt/format.h>
@@ -228,6 +231,48 @@ int local(const std::string& function) {
   return run_interrupted({.num_workers = 0}, function == "obedient" ? fn<report_until_stopped> : fn<ignore_stop>);
 }
 
+std::binary_semaphore has_begun{0};
+std::binary_semaphore has_stopped{0};
+
+/// Lets a thread of this program know.
+void tell_begin_and_stop() {
+  has_begun.release();
+  train::wait_for_stop();
+  has_stopped.release();
+}
+
+/// Runs overlap all the time; each gets two signals.
+int overlapping(const std::string&) {
+  TestTrainer trainers[2] = {TestTrainer({.num_workers = 1, .placement = Placement::thread}),
+                             TestTrainer({.num_workers = 1, .placement = Placement::thread})};
+  const auto interrupt = [] {
+    has_begun.acquire();
+    ::kill(::getpid(), SIGINT);
+    has_stopped.acquire();
+  };
+  const auto end = [](RunIterator& rounds) {
+    try {
+      rounds.get_final_results(true);
+      say("no end");
+    } catch (const Interrupted&) {
+      say("interrupted");
+    }
+  };
+  std::optional<RunIterator> before;
+  for (int i = 0; i < 4; ++i) {
+    std::optional<RunIterator> rounds(trainers[i % 2]->run_iterator(fn<tell_begin_and_stop>));
+    interrupt();
+    if (before) end(*before);
+    before = std::move(rounds);
+  }
+  TestTrainer local({.num_workers = 0});  // its own thread cannot be ended: its second signal would end the program
+  auto last = local->run_iterator(fn<tell_begin_and_stop>);
+  interrupt();
+  end(*before);
+  end(last);
+  return 0;
+}
+
 int iterator(const std::string& placement) {
   TestTrainer trainer({.num_workers = placement == "local" ? 0 : 2, .placement = placement_of(placement)});
   try {
@@ -345,6 +390,22 @@ int few_descriptors(const std::string&) {
   return 0;
 }
 
+/// What OpenMP read when the fork server loaded it, and what workers see.
+int policies(const std::string& /*argument*/) {
+  TestTrainer trainer({.num_workers = 1});
+  trainer->start();
+  const auto policies = trainer->execute_single([] {
+    std::ifstream environment("/proc/" + std::to_string(::getppid()) + "/environ");
+    std::string read_when_loaded = "none";
+    for (std::string entry; std::getline(environment, entry, '\0');)
+      if (entry.starts_with("OMP_WAIT_POLICY=")) read_when_loaded = entry.substr(16);
+    const char* seen = std::getenv("OMP_WAIT_POLICY");
+    return read_when_loaded + " " + (seen ? seen : "none");
+  });
+  say(policies);
+  return 0;
+}
+
 }  // namespace
 
 int play_host(std::string_view name, const std::string& argument) {
@@ -353,6 +414,7 @@ int play_host(std::string_view name, const std::string& argument) {
       {"stubborn", stubborn},
       {"local", local},
       {"iterator", iterator},
+      {"overlapping", overlapping},
       {"stubborn_threads", stubborn_threads},
       {"forking", forking},
       {"forking_first", forking_first},
@@ -366,6 +428,7 @@ int play_host(std::string_view name, const std::string& argument) {
       {"few_descriptors", few_descriptors},
       {"steady", steady},
       {"own_handler", own_handler},
+      {"policies", policies},
       {"no_threads", no_threads},
   };
   return hosts.at(name)(argument);

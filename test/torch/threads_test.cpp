@@ -134,6 +134,7 @@ DOCTEST_TEST_CASE("workers whose threads would spin for each other's cores are w
   };
   const auto warned = log_of_start(nullptr);
   DOCTEST_CHECK_MESSAGE(warned.find("start the program with OMP_WAIT_POLICY=PASSIVE") != std::string::npos, warned);
+  DOCTEST_CHECK_MESSAGE(warned.find("init(argc, argv, {.passive_threads = true})") != std::string::npos, warned);
   const auto chosen = log_of_start("PASSIVE");
   DOCTEST_CHECK_MESSAGE(chosen.find("OMP_WAIT_POLICY") == std::string::npos, chosen);
 }
