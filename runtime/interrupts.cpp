@@ -82,6 +82,7 @@ private:
     Entry(const std::shared_ptr<detail::Run>& run) : key(run.get()), weak(run) {}  // NOLINT
     const detail::Run* key;
     std::weak_ptr<detail::Run> weak;
+    int received = 0;  // signals that came while it was active
   };
 
   void begin() {
@@ -111,33 +112,34 @@ private:
   }
 
   void watch(int from) {
-    int received = 0;
     for (char byte = 0;;) {
       const auto count = ::read(from, &byte, 1);
       if (count < 0 && errno == EINTR) continue;
       if (count != 1 || byte == 0) return;
-      received += 1;
-      const auto runs = active_runs();
-      // The second one ends runs at once: those that cannot be ended so, together with the program.
-      const bool all_obey = std::all_of(runs.begin(), runs.end(),
-                                        [](const auto& run) { return run->spec.can_end_at_once || run->finished(); });
-      if (received > (all_obey ? 2 : 1)) {
+      const auto runs = count_signal();
+      // The second one ends a run at once: one that cannot be ended so, together with the program.
+      const bool all_obey = std::all_of(runs.begin(), runs.end(), [](const auto& active) {
+        const auto& [run, received] = active;
+        return received <= (run->spec.can_end_at_once || run->finished() ? 2 : 1);
+      });
+      if (!all_obey) {
         ::signal(byte, SIG_DFL);
         ::kill(::getpid(), byte);
         continue;
       }
-      for (const auto& run : runs) {
+      for (const auto& [run, received] : runs) {
         run->signal = byte;
         run->stop(engine::StopReason::interrupted);
       }
     }
   }
 
-  std::vector<std::shared_ptr<detail::Run>> active_runs() {
+  /// The active runs, and how many signals have come for each.
+  std::vector<std::pair<std::shared_ptr<detail::Run>, int>> count_signal() {
     std::lock_guard lock(mutex_);
-    std::vector<std::shared_ptr<detail::Run>> active;
-    for (const auto& entry : runs_)
-      if (auto run = entry.weak.lock()) active.push_back(std::move(run));
+    std::vector<std::pair<std::shared_ptr<detail::Run>, int>> active;
+    for (auto& entry : runs_)
+      if (auto run = entry.weak.lock()) active.emplace_back(std::move(run), ++entry.received);
     return active;
   }
 

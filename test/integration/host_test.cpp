@@ -225,6 +225,12 @@ DOCTEST_TEST_CASE("the third Ctrl-C ends a program whose callback does not retur
   check_gone(tree, 3);
 }
 
+DOCTEST_TEST_CASE("signals are counted for each run, so a program whose runs overlap can go on after many") {
+  Program host("overlapping");
+  for (int run = 0; run < 5; ++run) DOCTEST_CHECK(host.read_line() == "interrupted");
+  DOCTEST_CHECK(host.wait_text() == "exit 0");
+}
+
 DOCTEST_TEST_CASE("Ctrl-C while callbacks start is not lost") {
   for (const auto* where : {"process", "thread", "local"}) {
     DOCTEST_CAPTURE(where);
