@@ -5,7 +5,7 @@
 set -euo pipefail
 
 version=2.15.0
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/troupe
+cache=${XDG_CACHE_HOME:-~/.cache}/troupe  # ~ is known without HOME, too
 folder=$cache/torch-$version
 
 if [[ ! -d $folder ]]; then

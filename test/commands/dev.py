@@ -3,6 +3,7 @@
 """Uses ./dev as people do who get it wrong: dev.py DEV. Nothing is installed or built."""
 import os
 import pathlib
+import pwd
 import re
 import shutil
 import subprocess
@@ -55,12 +56,30 @@ def formats_among_blanks():
         return source.read_text() == "int main() {}\n"
 
 
+def can_format():
+    """Whether ./dev format has all that it would install."""
+    missing = subprocess.run(["bash", "-c", 'source "$0" help >/dev/null; missing_packages git "${lint_tools[@]}"', DEV],
+                             capture_output=True, text=True, check=True).stdout
+    return not missing
+
+
+def cache_without_home(script):
+    """Where a script keeps what it downloads when there is no HOME, as in services."""
+    line = next(line for line in pathlib.Path(script).read_text().splitlines() if line.startswith("cache="))
+    return subprocess.run(["bash", "-uc", line + '\necho "$cache"'], capture_output=True, text=True, env={}).stdout.strip()
+
+
 def main():
     wrong = []
+    if subprocess.run(["bash", DEV, "help"], capture_output=True, env={}).returncode != 0:
+        wrong.append("./dev help fails without HOME")
+    for script in (DEV, pathlib.Path(DEV).parent / "cmake/fetch_torch.sh"):
+        if cache_without_home(script) != pwd.getpwuid(os.getuid()).pw_dir + "/.cache/troupe":
+            wrong.append(f"{script} without HOME: {cache_without_home(script)}")
     for value, expected in ((None, "unset"), ("", "unset"), ("false", "unset"), ("0", "unset"), ("1", "true"), ("true", "true")):
         if as_ci(value) != (expected, "true test"):
             wrong.append(f"CI={value}: {as_ci(value)}")
-    if shutil.which("git") and shutil.which("clang-format-19") and not formats_among_blanks():
+    if can_format() and not formats_among_blanks():
         wrong.append("./dev format does not format in a folder with blanks")
     for arguments, code, text in CASES:
         result = subprocess.run(["bash", DEV, *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL)
