@@ -69,8 +69,9 @@ public:
     }
     if (run && run->waits_for_this_thread())
       throw Error(ErrorCode::invalid_state,
-                  "this thread takes the rounds of the active run, and workers answer calls when it has ended: both "
-                  "would wait for each other. Call before or after the run, or keep the future of submit() until then");
+                  "this thread takes the rounds of the active run (or has had its iterator, and no other thread has "
+                  "taken a round yet), and workers answer calls when it has ended: both would wait for each other. "
+                  "Call before or after the run, or keep the future of submit() until then");
   }
 
   void shutdown(std::chrono::milliseconds patience) override {

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <future>
 #include <map>
 #include <thread>
 
@@ -224,6 +225,30 @@ DOCTEST_TEST_CASE("a loop over rounds that would wait for a call on busy workers
     }
   }
   call();
+}
+
+DOCTEST_TEST_CASE("a thread that gives its iterator away may wait for calls once the other has taken a round") {
+  TestTrainer trainer({.num_workers = 1});
+  trainer->start<Counter>(7);
+  const auto call = [&] { return trainer->execute_single([](Counter& counter) { return counter.value(); }); };
+  std::promise<void> has_round;
+  std::future<void> other;
+  std::promise<void> may_begin;  // broken before `other` is waited for, if the test fails
+  other = std::async(std::launch::async, [&has_round, begin = may_begin.get_future(),
+                                          rounds = trainer->run_iterator(fn<report_until_stopped>)]() mutable {
+    begin.wait();
+    auto round = rounds.begin();
+    has_round.set_value();
+    for (int i = 0; i < 1000; ++i) ++round;
+    const auto dropped = std::move(rounds);  // which stops the run
+  });
+  const auto error = error_of(call);
+  DOCTEST_CHECK(error.code == ErrorCode::invalid_state);
+  DOCTEST_CHECK(error.says("no other thread has taken a round yet"));
+  may_begin.set_value();
+  has_round.get_future().wait();
+  DOCTEST_CHECK(call() == 7);
+  other.get();
 }
 
 DOCTEST_TEST_CASE("report in a call is refused with a reason") {
