@@ -58,17 +58,25 @@ void require_threads(int count) {
   end();
 }
 
+/// Whether `body` returned within a second.
+bool ends_soon(const char* purpose, void (*body)()) {
+  const auto done = std::make_shared<std::promise<void>>();
+  const auto ended = done->get_future();
+  detail::make_thread(purpose, [done, body] {
+    body();
+    done->set_value();
+  }).detach();
+  return ended.wait_for(std::chrono::seconds(1)) == std::future_status::ready;
+}
+
 /// What user code left in streams that it did not close is written, too. A stream that another thread sits in, reading,
 /// is not waited for.
 void flush_streams() {
-  const auto done = std::make_shared<std::promise<void>>();
-  const auto flushed = done->get_future();
   try {
-    detail::make_thread("that flushes streams", [done] {
-      std::fflush(nullptr);
-      done->set_value();
-    }).detach();
-    flushed.wait_for(std::chrono::seconds(1));
+    if (ends_soon("that flushes streams", [] { std::fflush(nullptr); })) return;
+    ends_soon("that says what may be lost", [] {  // the stream may be stderr
+      log_warning("a thread of this worker sits in a stream, so what others hold may be lost: flush them, or join it");
+    });
   } catch (const Error& error) {
     log_warning("{}", error.what());
   }

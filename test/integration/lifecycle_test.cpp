@@ -173,6 +173,8 @@ DOCTEST_TEST_CASE("a thread of a worker that reads from a stream does not hold u
     reading.get_future().wait();
   });
   DOCTEST_CHECK(time_of([&] { trainer->shutdown(); }) < patience);
+  const auto log = read_file(trainer->latest_run_dir() / "logs" / "rank_0.log");
+  DOCTEST_CHECK(log.find("a thread of this worker sits in a stream") != std::string::npos);
 }
 
 DOCTEST_TEST_CASE("a run beside a run of the same trainer is refused") {
