@@ -120,7 +120,8 @@ std::shared_ptr<caf::actor_system> shared_system() {
 
 void worker_process_main(const node::WorkerStart& start) {
   PrivateSystem local;
-  auto [group, reason] = compat::connect_descriptor(local.system, start.stream, std::chrono::seconds(30));
+  // The driver keeps the deadline, and its end is seen at once; this one is for a program that is held in a debugger.
+  auto [group, reason] = compat::connect_descriptor(local.system, start.stream, std::chrono::hours(24));
   if (!group) {
     log_error("this worker cannot reach its driver: {}", reason);
     ::_exit(71);
