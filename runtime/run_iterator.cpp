@@ -64,8 +64,9 @@ bool RunIterator::is_finished() const { return run_->exhausted(); }
 std::optional<RunResults> RunIterator::get_final_results(bool force) {
   detail::require_process(run_->made_in);
   if (!force && !is_finished()) {
-    log_warning("get_final_results() before the iterator is exhausted gives nothing; pass force = true to wait for the "
-                "end of the run");
+    log_warning(
+        "get_final_results() before the iterator is exhausted gives nothing; pass force = true to wait for the "
+        "end of the run");
     return std::nullopt;
   }
   while (next()) {
