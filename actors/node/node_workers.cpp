@@ -12,12 +12,14 @@
 #include "actors/node/dying_status.hpp"
 #include "actors/node/node_impl.hpp"
 #include "actors/node/signal_names.hpp"
+#include "runtime/base/settings.hpp"
 
 namespace troupe::node {
 
 namespace {
 
-constexpr std::size_t max_dead = 64;
+/// All workers that a trainer may have: when they die together, the group asks for the words of the first one last.
+constexpr std::size_t max_dead = detail::max_workers;
 
 std::string signaled_text(int signal_number, const WorkerRecord& record) {
   return signal_number == record.last_signal_sent ? killed_by_us_text(signal_number) : killed_text(signal_number);
