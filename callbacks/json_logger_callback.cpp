@@ -43,7 +43,7 @@ std::string element_of(const std::vector<Json>& results, const std::optional<std
 }
 
 /// A run that goes on in its folder finds the file of its earlier part there: it becomes results_1.json, and so on.
-const std::filesystem::path& set_aside(const std::filesystem::path& path) {
+std::filesystem::path set_aside(const std::filesystem::path& path) {
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) return path;
   const auto earlier = [&](int number) {
