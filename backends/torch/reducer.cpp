@@ -92,7 +92,9 @@ struct Reducer::Pass {
   ~Pass() {
     for (const auto& reducer : reducers) {
       std::lock_guard lock(reducer->mutex_);
-      if (std::exchange(reducer->in_backward_, false)) reducer->broken_ = true;
+      if (!std::exchange(reducer->in_backward_, false)) continue;
+      reducer->broken_ = true;
+      reducer->drop_gradients();  // ranks that come later still write their averages there
     }
   }
   Pass(const Pass&) = delete;
