@@ -52,6 +52,14 @@ inline void fill(::torch::nn::Module& module) {
   }
 }
 
+/// A prepared one has several buckets of 128 bytes.
+inline ::torch::nn::Sequential small_net() {
+  namespace nn = ::torch::nn;
+  nn::Sequential net(nn::Linear(4, 8), nn::Tanh(), nn::Linear(8, 2));
+  fill(*net);
+  return net;
+}
+
 /// As fill(), for data.
 inline at::Tensor waves(at::IntArrayRef shape, double phase) {
   std::int64_t count = 1;
